@@ -1,0 +1,72 @@
+// The storage's end of the local socket: one native thread serves every client process of the host, worker
+// threads fill, Python decides what only it can (commit a put, load an unknown artifact, answer a call) and
+// is told through events(). A client that is slow, stopped, hostile or dead costs nobody else anything: its
+// socket is never waited for, its queue is bounded, its pins end by the rules of tc/ledger.hpp.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tc/catalog.hpp"
+#include "tc/ledger.hpp"
+#include "tc/request.hpp"
+
+namespace tc {
+
+// The request is not pending (any more), or not of the kind that the call is for.
+struct UnknownRequest : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+struct ServerOptions {
+  std::string greeting;  // opaque; handed to every client
+  unsigned mode = 0600;
+  unsigned pull_threads = 4;
+};
+
+class Server {
+ public:
+  // Request ids start here; tokens given to load() must be below, so the two never meet in a FillDone.
+  static constexpr uint64_t kFirstRequest = 1ull << 32;
+
+  // Throws std::system_error when the path cannot be served.
+  Server(Pool& pool, const std::string& path, const ServerOptions& options);
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  int event_fd() const;
+  std::vector<Event> events();
+
+  // Reserves every segment of a pending put or none (PoolFull; the put stays pending), and starts the fill.
+  // Exactly one FillDone follows. Throws UnknownRequest.
+  void accept_put(uint64_t request);
+  // The same for what the storage itself opened. `files` are duplicated. Throws PoolFull,
+  // std::invalid_argument on a token in use or too large.
+  void load(uint64_t token, std::vector<uint64_t> segment_bytes, std::vector<Piece> pieces, std::vector<Row> rows,
+            const std::vector<FileSource>& files, std::string inline_bytes, uint64_t deadline_ms);
+  void cancel(uint64_t token);
+  std::pair<uint64_t, uint64_t> progress(uint64_t token) const;
+
+  void publish(const std::string& art_id, SegmentId manifest, const std::vector<SegmentId>& segments);
+  bool withdraw(const std::string& art_id);
+  // Answers a pending attach from what is published by now. Throws UnknownRequest.
+  void attach_now(uint64_t request);
+  // Ends a pending request; a fill that still runs for it is cancelled. Nothing when the asker is gone.
+  void reply(uint64_t request, uint32_t status, std::string body);
+
+  std::vector<Catalog::Usage> usage() const;
+  std::vector<Ledger::SessionRow> sessions() const;
+  // Hangs up on everybody, cancels fills and waits for their end. Blocks that clients map stay pinned.
+  // Idempotent.
+  void stop();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace tc

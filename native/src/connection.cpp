@@ -1,0 +1,23 @@
+#include "tc/connection.hpp"
+
+namespace tc {
+
+uint32_t Connection::body_limit(Kind kind) {
+  switch (kind) {
+    case Kind::kPut:
+    case Kind::kCall:
+      return kBodyBytesMax;
+    case Kind::kUnpin:
+      return 64u << 10;
+    case Kind::kAttach:
+      return 8u << 10;
+    case Kind::kHello:
+    case Kind::kLifeline:
+    case Kind::kCancel:
+      return 256;
+    default:
+      return 0;
+  }
+}
+
+}  // namespace tc
