@@ -1,0 +1,164 @@
+"""Keeping the global store's picture of this storage true: full reports, and single facts in between.
+
+A full report follows the subscription to events, a reconnect, a gap in the events, and a new incarnation of the global
+store; several reasons in a row make one report. What changed while a report was under way is told after it. One task
+does it all, and tries for as long as the storage lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from tensorcast_bus.errors import StaleFence, TensorCastError
+from tensorcast_bus.messages import REPORT_ROWS_MAX, ArtifactEvent, ReplicaClaim, Report, Reported
+from tensorcast_services.storage.core.artifacts import Claim
+from tensorcast_services.storage.core.events import ReportEnded
+from tensorcast_services.storage.link import Link
+
+ASK_MS_MAX = 10_000
+PAUSE_S = 0.5
+
+
+class Reporter:
+    """`claims` reads the core, `ended` tells it what a report brought. Raises StaleFence out of `run` when a newer
+    incarnation of this process is known: this one must stop."""
+
+    def __init__(
+        self,
+        link: Link,
+        *,
+        node: str,
+        process: str,
+        incarnation: int,
+        claims: Callable[[], list[Claim]],
+        ended: Callable[[ReportEnded], None],
+    ) -> None:
+        self._link = link
+        self._node = node
+        self._process = process
+        self._incarnation = incarnation
+        self._claims = claims
+        self._ended = ended
+        self._due = ""
+        self._facts: dict[tuple[str, str], None] = {}
+        self._wake = asyncio.Event()
+        self._seen: tuple[int, int] | None = None
+        self.reports = 0
+        self._log = structlog.get_logger("reports")
+
+    def full(self, why: str) -> None:
+        """Asks for a full report."""
+        self._due = why
+        self._wake.set()
+
+    def held(self, art_id: str) -> None:
+        self._facts[("held", art_id)] = None
+        self._wake.set()
+
+    def lost(self, art_id: str) -> None:
+        self._facts[("lost", art_id)] = None
+        self._wake.set()
+
+    def follow(self, event: ArtifactEvent) -> None:
+        """Looks for gaps in the global store's events."""
+        before, self._seen = self._seen, (event.incarnation, event.sequence)
+        if before is None:
+            return
+        if event.incarnation != before[0]:
+            self.full("the global store restarted")
+        elif event.sequence > before[1] + 1:
+            self.full(f"events {before[1] + 1} to {event.sequence - 1} of the global store were lost")
+        elif event.sequence <= before[1]:
+            self._seen = before
+
+    async def run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                if self._due:
+                    await self._report_all()
+                await self._tell_facts()
+            except StaleFence:
+                raise
+            except TensorCastError as error:
+                self._log.warning("report_failed", error=error.text, again_in_s=PAUSE_S)
+                await asyncio.sleep(PAUSE_S)
+                self._wake.set()
+
+    async def _report_all(self) -> None:
+        why, claims = self._due, self._claims()
+        told = set(self._facts)
+        self._due = ""
+        try:
+            refused = await self._send(claims, full=True)
+        except TensorCastError:
+            self._due = self._due or why
+            raise
+        for fact in told:
+            # A lost file was not named, so it is forgotten; a held replica was.
+            self._facts.pop(fact, None)
+        self.reports += 1
+        self._log.info("reported", why=why, claims=len(claims), refused=len(refused))
+        self._ended(_ended_of(claims, refused))
+        await self._tell_changes(claims)
+
+    async def _tell_changes(self, before: Sequence[Claim]) -> None:
+        """What was committed, loaded or let go while the report was on its way may have been overwritten by it."""
+        then, now = {(c[0], c[3]): c for c in before}, {(c[0], c[3]): c for c in self._claims()}
+        fresh = [claim for place, claim in now.items() if place not in then or then[place][1] != claim[1]]
+        if fresh:
+            self._ended(_ended_of(fresh, await self._send(fresh, full=False)))
+        for art_id, tier in then.keys() - now.keys():
+            if (art_id, "file" if tier == "host" else "host") in now:
+                await self._link.drop_tier(art_id, tier=tier, budget_ms=ASK_MS_MAX)
+
+    async def _tell_facts(self) -> None:
+        while self._facts:
+            what, art_id = fact = next(iter(self._facts))
+            here = [claim for claim in self._claims() if claim[0] == art_id]
+            if what == "held" and here:
+                self._ended(_ended_of(here, await self._send(here, full=False)))
+            elif what == "lost" and not any(claim[3] == "file" for claim in here):
+                await self._link.drop_tier(art_id, tier="file", budget_ms=ASK_MS_MAX)
+            self._facts.pop(fact, None)
+
+    async def _send(self, claims: Sequence[Claim], *, full: bool) -> list[str]:
+        """In parts; started over by the caller when the global store changes on the way."""
+        refused: list[str] = []
+        rows = [
+            ReplicaClaim(art_id, digest, tier, nbytes, tensors) for art_id, _, digest, tier, nbytes, tensors in claims
+        ]
+        parts = [rows[i : i + REPORT_ROWS_MAX] for i in range(0, len(rows), REPORT_ROWS_MAX)] or [[]]
+        heard: set[int] = set()
+        for number, part in enumerate(parts):
+            body = Report(
+                node=self._node,
+                process=self._process,
+                incarnation=self._incarnation,
+                claims=tuple(part),
+                full=full,
+                first=full and number == 0,
+                last=number == len(parts) - 1,
+            )
+            answer = await self._link.report(body, budget_ms=ASK_MS_MAX)
+            heard.add(answer.incarnation)
+            refused.extend(answer.refused)
+            self._note(answer, full=full)
+        if len(heard) > 1:
+            self.full("the global store restarted during a report")
+        return refused
+
+    def _note(self, answer: Reported, *, full: bool) -> None:
+        """Events up to the answer's sequence are part of what the report brought."""
+        if not full and self._seen is not None and self._seen[0] != answer.incarnation:
+            self.full("the global store restarted")
+        if self._seen is None or self._seen[0] != answer.incarnation or self._seen[1] < answer.sequence:
+            self._seen = (answer.incarnation, answer.sequence)
+
+
+def _ended_of(claims: Sequence[Claim], refused: Sequence[str]) -> ReportEnded:
+    return ReportEnded(tuple((claim[0], claim[1]) for claim in claims), tuple(refused))
