@@ -1,0 +1,87 @@
+"""An open checkpoint file with the identity it had when it was opened.
+
+Opened read-only and never through a terminal or pipe; the path kept is the resolved one, so that a cache of symbolic
+links and the files behind it are one thing.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from tensorcast_bus.errors import BadCheckpoint
+from tensorcast_bus.manifest import SourceFile
+
+
+class OpenedFile:
+    """`fd` is owned and closed with close(). `shown` is the path as the caller gave it, for error texts."""
+
+    def __init__(self, path: str) -> None:
+        """Raises BadCheckpoint when there is no readable regular file at `path`."""
+        self.shown = path
+        self.fd = -1
+        resolved = os.path.realpath(path)
+        try:
+            # Without O_NONBLOCK, opening a named pipe would wait for a writer for ever.
+            self.fd = os.open(resolved, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except (OSError, ValueError) as error:
+            raise _cannot_open(path, resolved, error) from error
+        seen = os.fstat(self.fd)
+        if not stat.S_ISREG(seen.st_mode):
+            self.close()
+            raise BadCheckpoint(
+                f"{path} is not a regular file; give a safetensors file, a directory of them or an index", path=path
+            )
+        self.source = identity(resolved, seen)
+
+    def read(self, nbytes: int, offset: int) -> bytes:
+        """Exactly what the file has of that range, which may be less."""
+        parts: list[bytes] = []
+        while nbytes:
+            try:
+                part = os.pread(self.fd, min(nbytes, 8 << 20), offset)
+            except OSError as error:
+                raise BadCheckpoint(
+                    f"{self.shown}: cannot be read at byte {offset}: {error}", path=self.shown
+                ) from error
+            if not part:
+                break
+            parts.append(part)
+            nbytes -= len(part)
+            offset += len(part)
+        return b"".join(parts)
+
+    def check_unchanged(self) -> None:
+        """Raises BadCheckpoint when the file is not what it was when it was opened."""
+        if identity(self.source.path, os.fstat(self.fd)) != self.source:
+            raise changed(self.shown)
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+def identity(path: str, seen: os.stat_result) -> SourceFile:
+    return SourceFile(path, seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns)
+
+
+def changed(path: str) -> BadCheckpoint:
+    return BadCheckpoint(
+        f"{path} changed: it was written to or replaced while it was read; put it again once its writer is done",
+        path=path,
+    )
+
+
+def _cannot_open(path: str, resolved: str, error: OSError | ValueError) -> BadCheckpoint:
+    if isinstance(error, FileNotFoundError) and os.path.islink(path):
+        target = os.readlink(path)
+        return BadCheckpoint(
+            f"{path} is a dangling link: its target {target} is not there; an incomplete download? fetch it again",
+            path=path,
+            target=target,
+        )
+    reason = error.strerror if isinstance(error, OSError) else str(error)
+    return BadCheckpoint(
+        f"{path} cannot be opened: {reason} (it resolves to {resolved}); check path and rights", path=path
+    )

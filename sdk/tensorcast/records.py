@@ -1,0 +1,51 @@
+"""Frozen records that callers get: metadata of a tensor, figures of a put, an artifact's row in the catalog."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tensorcast import tensors
+
+if TYPE_CHECKING:
+    import torch
+
+
+class TensorMeta(msgspec.Struct, frozen=True):
+    """One tensor of an artifact. `dtype` in safetensors spelling ("BF16"), `shape` in elements, `nbytes` in bytes,
+    `digest` the hex of the 16-byte content digest."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    digest: str
+
+    @property
+    def torch_dtype(self) -> torch.dtype | None:
+        """The torch dtype, or None where this torch has no such type and the tensor comes as uint8. Imports torch."""
+        return tensors.torch_dtype(self.dtype)
+
+
+class PutStats(msgspec.Struct, frozen=True):
+    """`bytes_total` of the distinct tensors (tied ones count once), `bytes_moved` into the pool, `bytes_copied` once
+    more on the way (made contiguous by the caller, or aligned by the storage). `path` is "file", "vm_read" or
+    "socket", and "" where nothing was moved. `ms` is the whole call as the caller saw it."""
+
+    bytes_total: int
+    bytes_moved: int
+    bytes_copied: int
+    path: str
+    ms: float
+
+
+class ArtifactRecord(msgspec.Struct, frozen=True):
+    """An artifact in the catalog. `nbytes` in bytes, `created_ms` since the epoch, `places` as "node:tier"."""
+
+    art_id: str
+    digest: str
+    nbytes: int
+    tensors: int
+    created_ms: int
+    places: tuple[str, ...]

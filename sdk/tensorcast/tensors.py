@@ -1,0 +1,175 @@
+"""Out of the pool into torch: the one room that imports torch, and only inside functions.
+
+A dtype that this torch has no word for comes as uint8: of the same shape where an element is one byte, else flat. Its
+name stays in `tensor_meta()`. F4 has its logical shape in the metadata and half the last dimension in torch, which
+counts pairs. Storages are watched by weak references: torch keeps the Python object of a storage while C++ holds it, so
+a dead reference means that the last tensor and view of it is gone.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from tensorcast_bus.dtypes import DTYPE_BITS
+from tensorcast_bus.errors import DeviceUnavailable, FormatMismatch
+from tensorcast_bus.manifest import TensorRow
+
+if TYPE_CHECKING:
+    import torch
+
+    from tensorcast_native import Attachment
+
+TORCH_NAMES: Mapping[str, str] = {
+    "BOOL": "bool",
+    "F4": "float4_e2m1fn_x2",
+    "U8": "uint8",
+    "I8": "int8",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E8M0": "float8_e8m0fnu",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "I16": "int16",
+    "U16": "uint16",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "I32": "int32",
+    "U32": "uint32",
+    "F32": "float32",
+    "C64": "complex64",
+    "F64": "float64",
+    "I64": "int64",
+    "U64": "uint64",
+    "C128": "complex128",
+}
+
+# An attachment's segment 0 is the manifest; those that the manifest numbers from 0 follow it.
+FIRST_SEGMENT = 1
+
+# DLPack type codes. Types that not every torch takes over DLPack cross as integers of their size and are viewed.
+_INT, _UINT, _FLOAT, _BFLOAT, _COMPLEX, _BOOL = 0, 1, 2, 4, 5, 6
+_DLPACK: Mapping[str, int] = {
+    "BOOL": _BOOL,
+    "U8": _UINT,
+    "I8": _INT,
+    "I16": _INT,
+    "I32": _INT,
+    "I64": _INT,
+    "F16": _FLOAT,
+    "F32": _FLOAT,
+    "F64": _FLOAT,
+    "BF16": _BFLOAT,
+    "C64": _COMPLEX,
+    "C128": _COMPLEX,
+}
+
+
+def torch_dtype(name: str) -> torch.dtype | None:
+    """The torch dtype of a safetensors name; None where this torch has none."""
+    import torch
+
+    known = TORCH_NAMES.get(name)
+    found = getattr(torch, known, None) if known else None
+    return found if isinstance(found, torch.dtype) else None
+
+
+def check_device(device: str | torch.device) -> torch.device:
+    """The device, or DeviceUnavailable: only "cpu" and the CUDA devices of this process hold tensors."""
+    import torch
+
+    try:
+        wanted = torch.device(device)
+    except RuntimeError as error:
+        raise DeviceUnavailable(f'{device!r} is no device: {error}; give "cpu" or "cuda:N"') from error
+    if wanted.type == "cpu":
+        return wanted
+    if wanted.type != "cuda":
+        raise DeviceUnavailable(f'device {str(wanted)!r} is not served; give "cpu" or "cuda:N"', device=str(wanted))
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if (wanted.index or 0) >= count:
+        raise DeviceUnavailable(
+            f'device {str(wanted)!r} is not there: this process sees {count} CUDA devices; read to "cpu"',
+            device=str(wanted),
+        )
+    return wanted
+
+
+def tensors_of(attachment: Attachment, rows: Iterable[TensorRow], *, device: torch.device) -> dict[str, torch.Tensor]:
+    """Private, writable tensors over the attachment's bytes. Tied rows share memory, on every device."""
+    made: dict[tuple[object, ...], torch.Tensor] = {}
+    found: dict[str, torch.Tensor] = {}
+    for row in rows:
+        place = (row.segment, row.offset, row.nbytes, row.dtype, row.shape)
+        tensor = made.get(place)
+        if tensor is None:
+            tensor = _tensor(attachment, row)
+            if device.type != "cpu":
+                tensor = tensor.to(device)
+            made[place] = tensor
+        elif row.nbytes:
+            tensor = tensor.detach()  # another tensor object over the same memory, as a module's state dict has it
+        else:
+            tensor = tensor.clone()
+        found[row.name] = tensor
+    return found
+
+
+def torch_form(row: TensorRow) -> tuple[torch.dtype, tuple[int, ...]]:
+    """The dtype and shape that the torch tensor of a row has (the rule is at the top of this room)."""
+    import torch
+
+    known = torch_dtype(row.dtype)
+    if row.dtype == "F4" and known is not None and row.shape and row.shape[-1] % 2 == 0:
+        return known, (*row.shape[:-1], row.shape[-1] // 2)
+    if DTYPE_BITS[row.dtype] % 8:
+        return torch.uint8, (row.nbytes,)
+    if known is None:
+        return torch.uint8, row.shape if DTYPE_BITS[row.dtype] == 8 else (row.nbytes,)
+    return known, row.shape
+
+
+def fill(targets: Mapping[str, torch.Tensor], sources: Mapping[str, torch.Tensor]) -> None:
+    """Copies bytes of equal shape and dtype; targets may be strided and on any device. Autograd does not see it."""
+    import torch
+
+    with torch.no_grad():
+        for name, target in targets.items():
+            as_bytes(target.detach()).copy_(as_bytes(sources[name]))
+
+
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory as uint8 where the type is one byte wide and too new for torch's own copies; else the tensor."""
+    import torch
+
+    plain = (torch.bool, torch.uint8, torch.int8)
+    return tensor.view(torch.uint8) if tensor.itemsize == 1 and tensor.dtype not in plain else tensor
+
+
+def watch(tensors: Iterable[torch.Tensor]) -> list[weakref.ReferenceType[torch.UntypedStorage]]:
+    """One weak reference for each distinct storage with bytes in it."""
+    seen: dict[int, weakref.ReferenceType[torch.UntypedStorage]] = {}
+    for tensor in tensors:
+        if tensor.numel():
+            storage = tensor.untyped_storage()
+            seen.setdefault(storage.data_ptr(), weakref.ref(storage))
+    return list(seen.values())
+
+
+def _tensor(attachment: Attachment, row: TensorRow) -> torch.Tensor:
+    import torch
+
+    dtype, shape = torch_form(row)
+    if row.nbytes == 0:
+        try:
+            return torch.empty(shape, dtype=dtype)
+        except RuntimeError as error:
+            raise FormatMismatch(f"tensor {row.name!r}: torch cannot make shape {list(shape)}: {error}") from error
+    bits = row.nbytes * 8 // math.prod(shape)
+    code = _DLPACK.get(row.dtype)
+    crossing = code if code is not None else _UINT if bits == 8 else _INT
+    capsule = attachment.dlpack(row.segment + FIRST_SEGMENT, row.offset, shape, crossing, bits)
+    made: torch.Tensor = torch.utils.dlpack.from_dlpack(capsule)
+    return made if made.dtype == dtype else made.view(dtype)
