@@ -85,7 +85,7 @@ class Model(RuleBasedStateMachine):
             try:
                 self.desk.ask(ask, Committed, idem=idem)
             except AlreadyExists as refused:
-                assert refused.context["existing"] == self.content[art_id]
+                assert refused.context["stored"] == self.content[art_id]
                 return
             raise AssertionError(f"{art_id} got a second content")
         present = any(p == process for p, _ in self.living(art_id))

@@ -66,8 +66,8 @@ class Catalog:
                 f"{ask.art_id!r} has other content: {entry.row.digest} is there since {entry.row.created_ms} ms, "
                 f"{ask.digest} was offered; put it under another id, or delete this one first",
                 art_id=ask.art_id,
-                existing=entry.row.digest,
-                offered=ask.digest,
+                stored=entry.row.digest,
+                given=ask.digest,
             )
         known = entry is not None
         here = entry is not None and any(r.node == ask.node and self.is_living(r) for r in entry.claims.values())

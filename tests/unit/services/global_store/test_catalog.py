@@ -31,7 +31,7 @@ def test_the_first_commit_of_an_id_wins_and_other_content_is_refused_with_both_d
     assert desk.ask(commit(), Committed) == Committed("stored", 1)
     with pytest.raises(AlreadyExists) as refused:
         desk.ask(commit(digest="bb", process="storage-b"), Committed)
-    assert (refused.value.context["existing"], refused.value.context["offered"]) == ("aa", "bb")
+    assert (refused.value.context["stored"], refused.value.context["given"]) == ("aa", "bb")
     assert living(desk) == ["storage-a:host"]
     assert desk.told() == [("committed", "m@1")]
 
