@@ -111,8 +111,10 @@ def show(guard: Guard, python: Path) -> bool:
         restore(guard)
         if guard.compiled:
             build_native()
-    print(f"  {'shown   ' if without == 1 else 'NOT SHOWN'} {guard.name}: {guard.why}", flush=True)
-    return without == 1
+    # A test process that a signal ended failed as surely as one whose assertion did; 2 to 5 are pytest's own troubles.
+    failed = without == 1 or without < 0
+    print(f"  {'shown   ' if failed else 'NOT SHOWN'} {guard.name}: {guard.why}", flush=True)
+    return failed
 
 
 def _run(command: list[str]) -> None:

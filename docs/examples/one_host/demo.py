@@ -57,12 +57,15 @@ def put_cold(runtime: tc.Runtime, folder: Path, art_id: str) -> float:
     return seconds
 
 
-def measure_ours(readers: list[ReaderProcess], *, load_s: float) -> Column:
-    first, alone = readers[0].ask("attach"), readers[0].ask("read")
-    together = all_at_once(readers[1:], "attach")
-    say(f"attached at once in {len(together)} more: " + ", ".join(f"{a['attach_ms']:.1f} ms" for a in together))
-    all_at_once(readers[1:], "read")
-    return Column("TensorCast", load_s, first, alone, [r.ask("smaps") for r in readers])
+def measure_ours(readers: list[ReaderProcess], environment: dict[str, str], folder: Path, *, load_s: float) -> Column:
+    together = all_at_once(readers, "attach")
+    say(f"attached in {len(together)} processes at once: " + ", ".join(f"{a['attach_ms']:.1f} ms" for a in together))
+    all_at_once(readers, "read")
+    memory = [r.ask("smaps") for r in readers]
+    later = ReaderProcess(GENERATED, folder, environment=environment)
+    column = Column("TensorCast", load_s, later.ask("attach"), later.ask("read"), memory)
+    later.end()
+    return column
 
 
 def measure_peer(folder: Path, environment: dict[str, str]) -> Column:
@@ -74,10 +77,12 @@ def measure_peer(folder: Path, environment: dict[str, str]) -> Column:
     load_s = (float(load["attach_ms"]) + float(cold.ask("read")["read_ms"])) / 1e3
     cold.end()
     readers = start_readers("-", folder, environment, peer=True)
-    first, alone = readers[0].ask("attach"), readers[0].ask("read")
-    all_at_once(readers[1:], "attach")
-    all_at_once(readers[1:], "read")
-    column = Column("safetensors", load_s, first, alone, [r.ask("smaps") for r in readers])
+    all_at_once(readers, "attach")
+    all_at_once(readers, "read")
+    memory = [r.ask("smaps") for r in readers]
+    later = ReaderProcess("-", folder, environment=environment, peer=True)
+    column = Column("safetensors", load_s, later.ask("attach"), later.ask("read"), memory)
+    later.end()
     for reader in readers:
         reader.end()
     return column
@@ -134,7 +139,7 @@ def run(folder: Path, environment: dict[str, str], cluster_file: Path) -> tuple[
         real_model(environment)
         load_s = put_cold(runtime, folder, GENERATED)
         readers = start_readers(GENERATED, folder, environment)
-        ours = measure_ours(readers, load_s=load_s)
+        ours = measure_ours(readers, environment, folder, load_s=load_s)
         demand_equal_bytes(readers, when=f"of {GENERATED}")
         kill_a_reader(readers)
         kill_the_storage(cluster_file, runtime, readers)

@@ -31,7 +31,10 @@ class Column:
             ("a later process: every byte read once", f"{float(self.alone['read_ms']):.0f} ms"),
             ("shared with the others, a reader", f"{max(m['shared'] for m in mib):.0f} MiB"),
             ("private memory that a reader adds", f"{max(m['Anonymous'] for m in mib):.1f} MiB"),
-            (f"memory of {len(mib)} readers in all (Pss)", f"{sum(m['Pss'] for m in mib):.0f} MiB"),
+            (
+                f"memory of {len(mib)} readers in all (Pss, without the storage's share)",
+                f"{sum(m['Pss'] for m in mib):.0f} MiB",
+            ),
         ]
 
 
