@@ -21,6 +21,7 @@ HOME = ROOT / "build" / "guards"
 TREE = HOME / "tree"
 FOLDERS = ("bus", "native", "sdk", "services", "adapters", "tests")
 TEST_SECONDS_MAX = 900
+CPP = "cpp:"
 
 
 @dataclass(frozen=True)
@@ -87,12 +88,35 @@ def restore(guard: Guard) -> None:
 
 
 def run_tests(python: Path, tests: tuple[str, ...]) -> int:
-    """pytest's exit code: 0 all passed, 1 some failed."""
+    """pytest's exit code (0 all passed, 1 some failed), or 1 when a C++ test case failed."""
+    chosen = [t for t in tests if not t.startswith(CPP)]
+    codes = [_pytest(python, chosen)] if chosen else []
+    codes += [_doctest(t.removeprefix(CPP)) for t in tests if t.startswith(CPP)]
+    return next((code for code in codes if code), 0)
+
+
+def _pytest(python: Path, tests: list[str]) -> int:
     command = [str(python), "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--no-header", *tests]
     with (HOME / "last.log").open("w") as log:
         return subprocess.run(
             command, cwd=TREE, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=TEST_SECONDS_MAX, check=False
         ).returncode
+
+
+def _doctest(pattern: str) -> int:
+    build = HOME / "native-tests"
+    cmake = Path(sys.executable).parent / "cmake"
+    _run([str(cmake), "-S", str(TREE / "native"), "-B", str(build), "-GNinja", "-DTC_TESTS=ON",
+          f"-DCMAKE_MAKE_PROGRAM={Path(sys.executable).parent / 'ninja'}"])  # fmt: skip
+    _run([str(cmake), "--build", str(build), "--target", "tc_tests"])
+    with (HOME / "last.log").open("w") as log:
+        command = [str(build / "tc_tests"), f"--test-case={pattern}", "--no-skip"]
+        code = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=TEST_SECONDS_MAX, check=False
+        ).returncode
+    if "test cases: 0 " in (HOME / "last.log").read_text().replace("  ", " "):
+        raise SystemExit(f"no C++ test case is named like {pattern!r}")
+    return code
 
 
 def show(guard: Guard, python: Path) -> bool:
