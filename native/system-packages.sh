@@ -6,7 +6,7 @@ have_header() { echo "#include <$1>" | c++ -std=c++20 -E -x c++ - >/dev/null 2>&
 command -v c++ >/dev/null || missing+=(g++)
 have_header xxhash.h || missing+=(libxxhash-dev)
 have_header doctest/doctest.h || missing+=(doctest-dev)
-python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
+"${PYTHON:-python3}" -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
 if [ ${#missing[@]} -eq 0 ]; then exit 0; fi
 if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
   echo "installing system packages: ${missing[*]}"

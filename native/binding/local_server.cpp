@@ -1,5 +1,6 @@
 // Binds the storage's end of the local socket.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -15,6 +16,8 @@ using namespace nb::literals;
 namespace {
 
 using FileTuple = std::tuple<int, uint64_t, uint64_t, uint64_t, int64_t>;
+
+using IdentityTuple = std::tuple<uint64_t, uint64_t, uint64_t, int64_t>;
 
 std::string to_string(const nb::bytes& bytes) { return {static_cast<const char*>(bytes.data()), bytes.size()}; }
 
@@ -58,6 +61,25 @@ void load(tc::Server& server, uint64_t token, std::vector<uint64_t> segment_byte
               std::move(copied), deadline_ms);
 }
 
+std::vector<IdentityTuple> files_of(const tc::Request& request) {
+  std::vector<IdentityTuple> files;
+  files.reserve(request.files.size());
+  for (const tc::FileIdentity& file : request.files)
+    files.emplace_back(file.device, file.inode, file.size, file.mtime_ns);
+  return files;
+}
+
+nb::bytes pieces_of(const tc::Request& request) {
+  return nb::bytes(request.pieces.data(), request.pieces.size() * sizeof(tc::Piece));
+}
+
+void accept_put(tc::Server& server, uint64_t request, const std::optional<nb::bytes>& rows) {
+  std::optional<std::vector<tc::Row>> unpacked;
+  if (rows) unpacked = unpack<tc::Row>(*rows, "rows");
+  const WithoutGil no_gil;
+  server.accept_put(request, std::move(unpacked));
+}
+
 void bind_request(nb::module_& m) {
   nb::class_<tc::Request>(m, "Request")
       .def_ro("id", &tc::Request::id)
@@ -66,6 +88,8 @@ void bind_request(nb::module_& m) {
       .def_ro("art_id", &tc::Request::art_id)
       .def_prop_ro("body", [](const tc::Request& self) { return nb::bytes(self.body.data(), self.body.size()); })
       .def_ro("segment_bytes", &tc::Request::segment_bytes)
+      .def_prop_ro("files", &files_of)
+      .def_prop_ro("pieces", &pieces_of)
       .def_ro("source", &tc::Request::source)
       .def_ro("budget_ms", &tc::Request::budget_ms)
       .def_ro("pid", &tc::Request::pid);
@@ -87,13 +111,14 @@ void bind_local_server(nb::module_& m) {
           nb::keep_alive<1, 2>())
       .def_prop_ro("event_fd", &tc::Server::event_fd)
       .def("events", &events)
-      .def("accept_put", &tc::Server::accept_put, "request"_a, no_gil())
+      .def("accept_put", &accept_put, "request"_a, "rows"_a = nb::none())
       .def("load", &load, "token"_a, nb::kw_only(), "segment_bytes"_a, "pieces"_a, "rows"_a, "files"_a,
            "inline"_a = nb::bytes("", 0), "deadline_ms"_a)
       .def("cancel", &tc::Server::cancel, "token"_a)
       .def("progress", &tc::Server::progress, "token"_a)
       .def("publish", &tc::Server::publish, "art_id"_a, "manifest"_a, "segments"_a)
       .def("withdraw", &tc::Server::withdraw, "art_id"_a)
+      .def("withdraw_idle", &tc::Server::withdraw_idle, "art_id"_a)
       .def("attach_now", &tc::Server::attach_now, "request"_a)
       .def(
           "reply",

@@ -48,7 +48,8 @@ Client::Client(std::string path, const Wait& wait, bool vm_read)
   hello.flags = vm_read ? 0 : Hello::kNoVmRead;
   hello.cookie_address = reinterpret_cast<uint64_t>(cookie_->data());
   hello.cookie = *cookie_;
-  talk.send(hello.encode(), {read_end.get()}, wait);
+  const Fd page = lifeline->take_page();
+  talk.send(hello.encode(2), {read_end.get(), page.get()}, wait);
   read_end.reset();
   const Frame frame = talk.receive(wait);
   std::optional<Welcome> welcome = Welcome::decode(frame.body);

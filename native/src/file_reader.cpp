@@ -29,20 +29,31 @@ bool is_late(int64_t mtime_ns) {
   return mtime_ns > nanoseconds(now) - kLatelyNs;  // or in the future: that clock proves nothing either
 }
 
+// A descriptor that cannot read must not become one that can by being opened again here: whoever passed it may not
+// have the right that this process has.
+bool may_read(int flags) { return (flags & O_PATH) == 0 && (flags & O_ACCMODE) != O_WRONLY; }
+
+// A lease belongs to an open file description, and so does its end: two readers of one description would take each
+// other's away. O_NONBLOCK: nothing that this opens, nor anybody's lease on it, may make it wait.
+Fd own_description(int fd) {
+  const int flags = fcntl(fd, F_GETFL);
+  if (flags < 0 || !may_read(flags)) return Fd();
+  return Fd(open(("/proc/self/fd/" + std::to_string(fd)).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+}
+
 }  // namespace
 
 FileReader::FileReader(const FileSource& source, uint32_t index)
     : source_(source),
       name_("file " + std::to_string(index)),
-      lease_(source.fd),
+      lease_fd_(own_description(source.fd)),
+      lease_(lease_fd_ ? lease_fd_.get() : source.fd),
       written_lately_(is_late(source.mtime_ns)) {}
 
 void FileReader::check_identity() const {
-  // A descriptor that cannot read must not become one that can by being opened again here: whoever passed it
-  // may not have the right that this process has.
   const int flags = fcntl(source_.fd, F_GETFL);
   if (flags < 0) failed("fcntl", errno);
-  if ((flags & O_PATH) != 0 || (flags & O_ACCMODE) == O_WRONLY) failed("not open for reading", EBADF);
+  if (!may_read(flags)) failed("not open for reading", EBADF);
   struct stat now{};
   if (fstat(source_.fd, &now) != 0) failed("fstat", errno);
   if (!S_ISREG(now.st_mode)) failed("not a regular file", EINVAL);

@@ -1,6 +1,8 @@
 #include "tc/frame.hpp"
 
+#include <fcntl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -40,6 +42,15 @@ ssize_t receive(int fd, char* into, size_t nbytes, std::vector<Fd>& fds) {
   return got;
 }
 
+// A socket, or the end to write of a lifeline, would keep alive here what must end with its sender. What the kernel
+// knows already is enough to tell them apart: a file system that does not answer must not be asked.
+bool is_welcome(int fd) {
+  struct statx seen{};
+  if (::statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &seen) != 0) return false;
+  if (S_ISREG(seen.stx_mode)) return true;
+  return S_ISFIFO(seen.stx_mode) && (::fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDONLY;
+}
+
 }  // namespace
 
 Got FrameReader::broken(std::string why) {
@@ -50,6 +61,10 @@ Got FrameReader::broken(std::string why) {
 
 Got FrameReader::take(int fd, char* into, size_t nbytes, size_t& got) {
   const ssize_t n = receive(fd, into, nbytes, frame_.fds);
+  for (; fds_checked_ < frame_.fds.size(); ++fds_checked_) {
+    if (!is_welcome(frame_.fds[fds_checked_].get()))
+      return broken("a descriptor that is neither a regular file nor the read end of a pipe");
+  }
   if (frame_.fds.size() > kMessageFdsMax) return broken("more than 250 descriptors with one message");
   if (n > 0) {
     got += static_cast<size_t>(n);
@@ -98,7 +113,7 @@ Got FrameReader::read(int fd, Frame& out) {
   if (frame_.fds.size() != frame_.header.fds) return broken("a message came without the descriptors that it names");
   out = std::move(frame_);
   frame_ = Frame{};
-  header_have_ = body_have_ = 0;
+  header_have_ = body_have_ = fds_checked_ = 0;
   return Got::kFrame;
 }
 

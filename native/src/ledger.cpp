@@ -2,17 +2,28 @@
 
 #include <fcntl.h>
 #include <sys/epoll.h>
-#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+#include <string_view>
 
 namespace tc {
 
 namespace {
 
+// A named FIFO does not count: one that nobody ever opened for writing never reports its end. The kernel's own name for
+// the descriptor tells them apart, and no file system is asked.
 bool is_pipe_read_end(int fd) {
-  struct stat info{};
-  if (::fstat(fd, &info) != 0 || !S_ISFIFO(info.st_mode)) return false;
+  constexpr std::string_view kPipe = "pipe:[";
+  char name[kPipe.size()];
+  const ssize_t n = ::readlink(("/proc/self/fd/" + std::to_string(fd)).c_str(), name, sizeof(name));
+  if (n < 0 || std::string_view(name, static_cast<size_t>(n)) != kPipe) return false;
   return (::fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDONLY;
 }
+
+// A writable shared map of it forbids this seal; once sealed it can have none.
+bool is_mapped(int page) { return page >= 0 && ::fcntl(page, F_ADD_SEALS, F_SEAL_WRITE) != 0 && errno == EBUSY; }
 
 }  // namespace
 
@@ -27,7 +38,7 @@ std::shared_ptr<Peer> Ledger::peer_of(uint64_t session) const {
   return it == sessions_.end() || !it->second.connected ? nullptr : it->second.peer;
 }
 
-bool Ledger::add_lifeline(uint64_t session, uint64_t number, Fd read_end) {
+bool Ledger::add_lifeline(uint64_t session, uint64_t number, Fd read_end, Fd page) {
   const auto it = sessions_.find(session);
   if (it == sessions_.end() || !is_pipe_read_end(read_end.get())) return false;
   if (it->second.lifelines.size() >= kLifelinesMax || it->second.lifelines.contains(number)) return false;
@@ -38,7 +49,7 @@ bool Ledger::add_lifeline(uint64_t session, uint64_t number, Fd read_end) {
   event.data.u64 = lifeline_tag(key);
   if (::epoll_ctl(epoll_, EPOLL_CTL_ADD, read_end.get(), &event) != 0) return false;
   it->second.lifelines[number] = key;
-  lifelines_.emplace(key, Lifeline{session, number, std::move(read_end), {}});
+  lifelines_.emplace(key, Lifeline{session, number, std::move(read_end), std::move(page), {}});
   return true;
 }
 
@@ -48,6 +59,7 @@ void Ledger::close_lifeline(uint64_t key) {
   epoll_event none{};
   ::epoll_ctl(epoll_, EPOLL_CTL_DEL, it->second.read_end.get(), &none);
   lifelines_.erase(it);
+  still_mapped_.erase(key);
 }
 
 uint64_t Ledger::pin(uint64_t session, uint64_t lifeline, std::shared_ptr<Published> entry,
@@ -63,6 +75,11 @@ uint64_t Ledger::pin(uint64_t session, uint64_t lifeline, std::shared_ptr<Publis
   lifelines_.at(known->second).pins.insert(id);
   pins_.emplace(id, Pin{known->second, std::move(entry), std::move(segments)});
   return id;
+}
+
+bool Ledger::full(uint64_t session) const {
+  const auto it = sessions_.find(session);
+  return it != sessions_.end() && it->second.pins >= kPinsMax;
 }
 
 void Ledger::end_pin(uint64_t id) {
@@ -86,12 +103,24 @@ void Ledger::unpin(uint64_t session, uint64_t pin) {
 void Ledger::lifeline_ended(uint64_t key) {
   const auto it = lifelines_.find(key);
   if (it == lifelines_.end()) return;
+  if (!it->second.pins.empty() && is_mapped(it->second.page.get())) {
+    // Somebody closed descriptors he did not know, and maps on: nothing may be reused.
+    epoll_event none{};
+    ::epoll_ctl(epoll_, EPOLL_CTL_DEL, it->second.read_end.get(), &none);
+    still_mapped_.insert(key);
+    return;
+  }
   const std::set<uint64_t> pins = it->second.pins;
   for (uint64_t pin : pins) end_pin(pin);
   const uint64_t session = it->second.session;
   sessions_.at(session).lifelines.erase(it->second.number);
   close_lifeline(key);
   forget_if_over(session);
+}
+
+void Ledger::look_again() {
+  const std::set<uint64_t> keys = still_mapped_;
+  for (uint64_t key : keys) lifeline_ended(key);
 }
 
 void Ledger::hung_up(uint64_t session) {

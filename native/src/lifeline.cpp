@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
@@ -84,6 +86,14 @@ Lifeline::Lifeline(uint64_t number, Fd& read_end) : number_(number) {
   }
   read_end.reset(ends[0]);
   write_end_.reset(ends[1]);
+  const auto page_bytes = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  page_.reset(::memfd_create("tensorcast-lifeline", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (page_ && ::ftruncate(page_.get(), static_cast<off_t>(page_bytes)) == 0)
+    mapped_ = ::mmap(nullptr, page_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, page_.get(), 0);
+  if (mapped_ == nullptr || mapped_ == MAP_FAILED) {
+    mapped_ = nullptr;
+    throw std::system_error(errno, std::generic_category(), "no shared page could be made for a lifeline");
+  }
   registry.lifelines.insert(this);
 }
 
@@ -91,7 +101,7 @@ Lifeline::~Lifeline() {
   ForkRegistry& registry = ForkRegistry::of_process();
   const std::lock_guard lock(registry.m);
   registry.lifelines.erase(this);
-  write_end_.reset();
+  close();
 }
 
 bool Lifeline::usable() const {
@@ -106,7 +116,15 @@ void Lifeline::retire() {
 }
 
 void Lifeline::close_if_over() {
-  if (uses_ == 0 && (forked_ || retired_)) write_end_.reset();
+  if (uses_ == 0 && (forked_ || retired_)) close();
+}
+
+// The page first: at the pipe's end the storage looks whether it is still mapped.
+void Lifeline::close() {
+  if (mapped_ != nullptr) ::munmap(mapped_, static_cast<size_t>(::sysconf(_SC_PAGESIZE)));
+  mapped_ = nullptr;
+  page_.reset();
+  write_end_.reset();
 }
 
 std::unique_ptr<LifelineUse> LifelineUse::begin(std::shared_ptr<Lifeline> lifeline) {

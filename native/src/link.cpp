@@ -69,10 +69,11 @@ std::unique_ptr<LifelineUse> Link::use_lifeline() {
   for (;;) {
     if (!alive_) throw gone();
     if (auto use = LifelineUse::begin(lifeline_)) return use;
-    const auto read_end = std::make_shared<Fd>();
-    lifeline_ = std::make_shared<Lifeline>(next_lifeline_, *read_end);
-    const int fd = read_end->get();
-    outbox_.push(0, Encoder(Kind::kLifeline, next_lifeline_++).finish(1), {fd}, read_end);
+    const auto ends = std::make_shared<std::pair<Fd, Fd>>();
+    lifeline_ = std::make_shared<Lifeline>(next_lifeline_, ends->first);
+    ends->second = lifeline_->take_page();
+    const std::vector<int> fds{ends->first.get(), ends->second.get()};
+    outbox_.push(0, Encoder(Kind::kLifeline, next_lifeline_++).finish(2), fds, ends);
   }
 }
 

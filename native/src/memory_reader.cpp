@@ -74,6 +74,7 @@ void MemoryReader::failed(uint64_t address, int error) const {
 void StreamReader::read(std::span<const Fragment> fragments, const Crew& crew) {
   Vectors into;
   for (const Fragment& fragment : fragments) into.add(fragment.to.data(), fragment.to.size());
+  auto last_byte = Crew::Clock::now();
   while (!into.empty()) {
     crew.check();
     msghdr message{};
@@ -83,9 +84,14 @@ void StreamReader::read(std::span<const Fragment> fragments, const Crew& crew) {
     if (got > 0) {
       into.skip(static_cast<size_t>(got));
       received_ += static_cast<uint64_t>(got);
+      last_byte = Crew::Clock::now();
     } else if (got == 0) {
       throw Trouble{FillStatus::kSourceShort, 0, "the stream ended after " + std::to_string(received_) + " bytes"};
     } else if (errno == EAGAIN) {
+      if (Crew::Clock::now() - last_byte >= idle_max_)
+        throw Trouble{FillStatus::kSourceShort, 0,
+                      "the sender stopped after " + std::to_string(received_) + " bytes: none came for " +
+                          std::to_string(idle_max_.count()) + " ms"};
       wait(crew);
     } else if (errno != EINTR) {
       const int error = errno;

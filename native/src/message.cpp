@@ -2,9 +2,9 @@
 
 namespace tc {
 
-std::string Hello::encode() const {
+std::string Hello::encode(uint16_t fds) const {
   Encoder out(Kind::kHello, 0);
-  return out.put(pid).put(flags).put(session).put(cookie_address).put(cookie).finish(flags & kForPut ? 0 : 1);
+  return out.put(pid).put(flags).put(session).put(cookie_address).put(cookie).finish(flags & kForPut ? 0 : fds);
 }
 
 std::optional<Hello> Hello::decode(std::string_view body) {
@@ -48,7 +48,7 @@ std::optional<PutMessage> PutMessage::decode(std::string_view body) {
   put.flags = in.get<uint32_t>();
   put.ticket_address = in.get<uint64_t>();
   put.ticket = in.get<Cookie>();
-  put.art_id = in.blob();
+  put.art_id = in.text();
   put.draft = in.blob();
   put.segment_bytes = in.array<uint64_t>();
   put.pieces = in.array<Piece>();
@@ -85,7 +85,7 @@ std::optional<AttachMessage> AttachMessage::decode(std::string_view body) {
   attach.budget_ms = in.get<uint64_t>();
   attach.lifeline = in.get<uint64_t>();
   attach.flags = in.get<uint32_t>();
-  attach.art_id = in.blob();
+  attach.art_id = in.text();
   if (!in.done() || attach.art_id.size() > kArtIdBytesMax) return std::nullopt;
   return attach;
 }

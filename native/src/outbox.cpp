@@ -55,6 +55,11 @@ Outbox::Flushed Outbox::flush(int socket) {
   return Flushed::kAll;
 }
 
+void Outbox::clear() {
+  waiting_.clear();
+  bytes_ = 0;
+}
+
 bool Outbox::holds(uint64_t tag) const {
   return std::any_of(waiting_.begin(), waiting_.end(), [tag](const Waiting& w) { return w.tag == tag; });
 }

@@ -25,12 +25,37 @@ Pulls::Pulls(Pool& pool, unsigned threads, Done done)
       streamers_(kStreamsMax) {}
 
 bool Pulls::start(std::shared_ptr<Pull> pull) {
-  Workers& workers = pull->stream ? streamers_ : pullers_;
   const std::lock_guard lock(m_);
   if (stopped_ || !running_.emplace(pull->id, pull).second) return false;
-  if (workers.post([this, pull] { run(pull); })) return true;
+  if (post(pull)) return true;
   running_.erase(pull->id);
   return false;
+}
+
+bool Pulls::post(const std::shared_ptr<Pull>& pull) {
+  if (pull->stream) return streamers_.post([this, pull] { run(pull); });
+  Turns& turns = turns_[pull->asker];
+  if (turns.out >= std::max(threads_ - 1, 1u)) {
+    turns.waiting.push_back(pull);
+    return true;
+  }
+  ++turns.out;
+  if (pullers_.post([this, pull] { run(pull); })) return true;
+  if (--turns.out == 0) turns_.erase(pull->asker);
+  return false;
+}
+
+// A turn has ended: the thread that had it takes the asker's next, behind what others wait for.
+void Pulls::next_of(uint64_t asker) {
+  const auto it = turns_.find(asker);
+  Turns& turns = it->second;
+  if (turns.waiting.empty()) {
+    if (--turns.out == 0) turns_.erase(it);
+    return;
+  }
+  const std::shared_ptr<Pull> next = std::move(turns.waiting.front());
+  turns.waiting.pop_front();
+  pullers_.post_last([this, next] { run(next); });
 }
 
 void Pulls::run(const std::shared_ptr<Pull>& pull) {
@@ -63,6 +88,7 @@ void Pulls::run(const std::shared_ptr<Pull>& pull) {
     }
     running_.erase(pull->id);
     --filling_;
+    if (!pull->stream) next_of(pull->asker);
   }
   if (result.status != FillStatus::kOk) {
     for (SegmentId segment : pull->job.segments) pool_.drop(segment);

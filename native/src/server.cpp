@@ -113,6 +113,12 @@ bool Server::withdraw(const std::string& art_id) {
   return state_->catalog->withdraw(art_id);
 }
 
+bool Server::withdraw_idle(const std::string& art_id) {
+  const std::lock_guard lock(state_->m);
+  const auto entry = state_->catalog->find(art_id);
+  return entry && entry->pins == 0 && state_->catalog->withdraw(art_id);
+}
+
 void Server::attach_now(uint64_t request) {
   State& s = *state_;
   const std::lock_guard lock(s.m);

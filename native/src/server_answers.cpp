@@ -10,12 +10,16 @@ namespace tc {
 // Sends at once what the socket takes; the rest waits for room. An empty frame only tries again.
 void Server::State::send(Connection& c, std::string frame, std::vector<int> fds) {
   if (c.doomed) return;
+  unsent_bytes -= c.outbox.bytes();
   if (!frame.empty()) c.outbox.push(0, std::move(frame), std::move(fds));
   const Outbox::Flushed flushed = c.outbox.flush(c.socket.get());
+  unsent_bytes += c.outbox.bytes();
   if (flushed == Outbox::Flushed::kBroken || c.outbox.bytes() > Connection::kSendBytesMax) {
     doom(c);
     return;
   }
+  if (unsent_bytes > options.limits.unsent_bytes_max) doom_deafest();
+  if (c.doomed) return;
   const bool wants_room = flushed == Outbox::Flushed::kBlocked;
   if (wants_room == c.wants_room) return;
   c.wants_room = wants_room;
@@ -31,6 +35,12 @@ void Server::State::attached(Connection& c, uint64_t number, uint64_t lifeline, 
   AttachAnswer found = answer_attach(pool, *entry, manifest_only);
   entry->used_ns = std::chrono::steady_clock::now().time_since_epoch().count();
   if (!found.borrowed.empty()) {
+    if (ledger->full(c.session)) {
+      answer(c, number, Status::kBadRequest,
+             "this process maps " + std::to_string(Ledger::kPinsMax) +
+                 " artifacts, which is the limit: release some before it attaches more");
+      return;
+    }
     found.message.pin = ledger->pin(c.session, lifeline, entry, std::move(found.borrowed));
     if (found.message.pin == 0) {
       answer(c, number, Status::kBadRequest, "the lifeline named by an attach is not known here: connect again");
@@ -68,6 +78,8 @@ void Server::State::watch(Connection& c, int operation) {
 // Any thread may end a connection; the serving thread then buries it.
 void Server::State::doom(Connection& c) {
   c.doomed = true;
+  unsent_bytes -= c.outbox.bytes();
+  c.outbox.clear();
   ::shutdown(c.socket.get(), SHUT_RDWR);
 }
 
@@ -78,14 +90,17 @@ void Server::State::bury(const std::shared_ptr<Connection>& c) {
   while (!c->requests.empty()) gone(pending.find(c->requests.begin()->second));
   const bool control = c->stage == Connection::Stage::kControl || c->stage == Connection::Stage::kProbing;
   if (control) ledger->hung_up(c->session);
+  asked_bytes -= std::exchange(c->partial_bytes, 0);
+  if (const auto of_uid = connections_of_uid.find(c->uid); --of_uid->second == 0) connections_of_uid.erase(of_uid);
   // A worker may hold the socket open a little longer; the client must see the end now.
-  ::shutdown(c->socket.get(), SHUT_RDWR);
+  doom(*c);
 }
 
 void Server::State::settle(std::unordered_map<uint64_t, Pending>::iterator it) {
   Connection& c = *it->second.asker;
   c.requests.erase(it->second.number);
   c.request_bytes -= it->second.body_bytes;
+  asked_bytes -= it->second.body_bytes;
   pending.erase(it);
 }
 

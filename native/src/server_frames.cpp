@@ -10,6 +10,15 @@ namespace tc {
 
 using Stage = Connection::Stage;
 
+namespace {
+
+// The read end of its pipe, and its page. A client may do without the page, at its own risk.
+bool is_lifeline(const Frame& frame) { return frame.fds.size() == 1 || frame.fds.size() == 2; }
+
+Fd page_of(Frame& frame) { return frame.fds.size() == 2 ? std::move(frame.fds[1]) : Fd(); }
+
+}  // namespace
+
 bool Server::State::on_frame(const std::shared_ptr<Connection>& c, Frame frame, std::string& why) {
   why = "a message of kind " + std::to_string(frame.header.kind) + " is not due here, or is malformed";
   switch (c->stage) {
@@ -35,27 +44,21 @@ bool Server::State::on_hello(const std::shared_ptr<Connection>& c, Frame& frame,
   if (!hello) return false;
   c->peer = Peer::identify(c->socket.get(), static_cast<pid_t>(hello->pid));
   if (hello->flags & Hello::kForPut) return on_put_hello(c, *hello, why);
-  if (frame.fds.size() != 1) return false;
+  if (!is_lifeline(frame)) return false;
   c->session = ledger->open_session(c->peer);
   c->stage = Stage::kProbing;
-  if (!ledger->add_lifeline(c->session, 1, std::move(frame.fds[0]))) {
+  if (!ledger->add_lifeline(c->session, 1, std::move(frame.fds[0]), page_of(frame))) {
     why = "the lifeline must be the read end of a pipe";
     return false;
   }
-  // Reading the client's memory may block as long as that memory does (a page fault there), so a worker
-  // probes.
-  const bool probing = !(hello->flags & Hello::kNoVmRead) && probers.post([this, c, hello = *hello] {
-    c->peer->probe(hello.cookie_address, hello.cookie);
-    const std::lock_guard lock(m);
-    if (connections.contains(c->id)) welcome(c);
-  });
-  if (!probing) welcome(c);
+  probe(c, *hello);
   return true;
 }
 
 bool Server::State::on_put_hello(const std::shared_ptr<Connection>& c, const Hello& hello, std::string& why) {
   const std::shared_ptr<Peer> owner = ledger->peer_of(hello.session);
-  if (!owner || owner->pid() != c->peer->pid()) {
+  // A pid that is only claimed must not open the way to the memory of the process that has it.
+  if (!owner || owner->known() != c->peer->known() || owner->pid() != c->peer->pid()) {
     why = "session " + std::to_string(hello.session) + " is over, or not this process's: connect again";
     return false;
   }
@@ -64,11 +67,6 @@ bool Server::State::on_put_hello(const std::shared_ptr<Connection>& c, const Hel
   c->stage = Stage::kData;
   send(*c, Welcome{c->session, owner->vm_read(), {}}.encode());
   return true;
-}
-
-void Server::State::welcome(const std::shared_ptr<Connection>& c) {
-  c->stage = Stage::kControl;
-  send(*c, Welcome{c->session, c->peer->vm_read(), options.greeting}.encode());
 }
 
 bool Server::State::on_control(const std::shared_ptr<Connection>& c, Frame& frame, std::string& why) {
@@ -84,7 +82,8 @@ bool Server::State::on_control(const std::shared_ptr<Connection>& c, Frame& fram
       return true;
     case Kind::kLifeline:
       why = "the lifeline was refused: no read end of a pipe, a number in use, or too many of them";
-      return frame.fds.size() == 1 && ledger->add_lifeline(c->session, frame.header.request, std::move(frame.fds[0]));
+      return is_lifeline(frame) &&
+             ledger->add_lifeline(c->session, frame.header.request, std::move(frame.fds[0]), page_of(frame));
     default:
       return false;
   }
@@ -161,7 +160,9 @@ bool Server::State::on_put(const std::shared_ptr<Connection>& c, Frame& frame, s
   Request request;
   request.kind = RequestKind::kPut;
   request.art_id = message->art_id;
-  request.body = message->draft;
+  request.body = std::move(message->draft);
+  request.files = message->files;
+  if (!message->files.empty()) request.pieces = message->pieces;
   request.segment_bytes = message->segment_bytes;
   request.source = is(PieceKind::kMemory) && !streamed ? "vm_read"
                    : is(PieceKind::kFile) && !streamed ? "file"
@@ -192,6 +193,7 @@ bool Server::State::admit(const std::shared_ptr<Connection>& c, Pending wanted, 
     return false;
   }
   c->request_bytes += wanted.body_bytes;
+  asked_bytes += wanted.body_bytes;
   request.id = id;
   request.session = wanted.session = c->session;
   request.pid = c->peer->pid();

@@ -24,7 +24,7 @@ constexpr int kNoDescriptorMs = 10;  // between looks for a free descriptor
 void Server::State::serve() {
   epoll_event ready_now[64];
   for (;;) {
-    const int n = ::epoll_wait(epoll.get(), ready_now, 64, -1);
+    const int n = ::epoll_wait(epoll.get(), ready_now, 64, sleep_ms());
     if (n < 0 && errno != EINTR) return;
     for (int i = 0; i < n; ++i) {
       const uint64_t tag = ready_now[i].data.u64;
@@ -43,6 +43,15 @@ void Server::State::serve() {
   }
 }
 
+// What is due by time is done here; how long nothing more is due, or -1 for ever.
+int Server::State::sleep_ms() {
+  const int welcome = welcome_late();
+  const std::lock_guard lock(m);
+  if (ledger->look_in_ms() < 0) return welcome;
+  ledger->look_again();
+  return welcome < 0 ? ledger->look_in_ms() : std::min(welcome, Ledger::kLookMs);
+}
+
 void Server::State::accept_all() {
   for (;;) {
     Fd socket(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
@@ -58,9 +67,7 @@ void Server::State::accept_all() {
       return;
     }
     const std::lock_guard lock(m);
-    const auto c = std::make_shared<Connection>(next_connection++, std::move(socket));
-    connections.emplace(c->id, c);
-    watch(*c, EPOLL_CTL_ADD);
+    take_in(std::make_shared<Connection>(next_connection++, std::move(socket)));
   }
 }
 
@@ -82,6 +89,17 @@ void Server::State::ready(uint64_t id, uint32_t what) {
 }
 
 // Whatever one client makes go wrong, memory included, is that client's end and nobody else's.
+Got Server::State::listen_to(Connection& c, Frame& frame, std::string& why) {
+  try {
+    const Got got = c.reader.read(c.socket.get(), frame);
+    why = c.reader.why();
+    return got;
+  } catch (const std::bad_alloc&) {
+    why = "the storage has no memory left for this message: send it again later, or in smaller parts";
+    return Got::kBroken;
+  }
+}
+
 bool Server::State::heard(const std::shared_ptr<Connection>& c, Frame frame, std::string& why) {
   try {
     return on_frame(c, std::move(frame), why);
@@ -94,10 +112,11 @@ bool Server::State::heard(const std::shared_ptr<Connection>& c, Frame frame, std
 void Server::State::receive(const std::shared_ptr<Connection>& c) {
   for (int i = 0; i < kFramesAtOnce; ++i) {
     Frame frame;
-    const Got got = c->reader.read(c->socket.get(), frame);
+    std::string why;
+    const Got got = listen_to(*c, frame, why);
+    if (!keeps_asked(c)) return;
     if (got == Got::kNothing || got == Got::kMore) return;  // what is left wakes this thread again
     const std::lock_guard lock(m);
-    std::string why = c->reader.why();
     if (got == Got::kFrame && heard(c, std::move(frame), why)) {
       if (!c->doomed && c->stage != Connection::Stage::kPutting) continue;
       if (c->doomed) bury(c);

@@ -49,7 +49,8 @@ std::shared_ptr<PutMessage> Server::State::begin_reserving(uint64_t request) {
   return it->second.put;
 }
 
-void Server::State::start_put(uint64_t request, const std::vector<SegmentId>& segments) {
+void Server::State::start_put(uint64_t request, const std::vector<SegmentId>& segments,
+                              std::optional<std::vector<Row>> rows) {
   const std::lock_guard lock(m);
   const auto it = pending.find(request);
   if (it == pending.end()) throw not_pending(request);  // it went away while memory was reserved
@@ -58,6 +59,9 @@ void Server::State::start_put(uint64_t request, const std::vector<SegmentId>& se
   const auto pull = std::make_shared<Pull>();
   pull->id = request;
   pull->total_bytes = sum(put.segment_bytes);
+  // A process counts once however many sessions it has; one that cannot be told counts by session.
+  const Peer& peer = *asked.asker->peer;
+  pull->asker = peer.known() ? static_cast<uint64_t>(peer.pid()) : asked.session | 1ull << 63;
   pull->files = std::move(asked.files);
   FillJob& job = pull->job;
   for (size_t i = 0; i < put.files.size(); ++i) {
@@ -67,7 +71,7 @@ void Server::State::start_put(uint64_t request, const std::vector<SegmentId>& se
   job.segment_bytes = put.segment_bytes;
   job.segments = segments;
   job.pieces = std::move(put.pieces);
-  job.rows = std::move(put.rows);
+  job.rows = std::move(rows ? *rows : put.rows);
   job.inline_bytes = std::move(put.inline_bytes);
   job.deadline = asked.deadline;
   if (put.flags & PutMessage::kStreamed) {
@@ -89,7 +93,7 @@ void Server::State::start_put(uint64_t request, const std::vector<SegmentId>& se
   asked.stage = Pending::Stage::kFilling;
 }
 
-void Server::accept_put(uint64_t request) {
+void Server::accept_put(uint64_t request, std::optional<std::vector<Row>> rows) {
   State& s = *state_;
   const std::shared_ptr<PutMessage> put = s.begin_reserving(request);
   std::vector<SegmentId> segments;
@@ -102,7 +106,7 @@ void Server::accept_put(uint64_t request) {
     throw;
   }
   try {
-    s.start_put(request, segments);
+    s.start_put(request, segments, std::move(rows));
   } catch (...) {
     drop_all(s.pool, segments);
     throw;

@@ -2,6 +2,7 @@
 // is never held while something blocks. Order of locks: the server's, then the pulls', the events' or the
 // pool's.
 #pragma once
+#include <deque>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -34,6 +35,14 @@ struct Pending {
   std::chrono::steady_clock::time_point deadline;
 };
 
+// A client's memory that waits to be read for the first time. Holds no connection open.
+struct Probe {
+  uint64_t connection = 0;
+  std::shared_ptr<Peer> peer;
+  uint64_t cookie_address = 0;
+  Cookie cookie{};
+};
+
 struct Server::State {
   State(Pool& pool_, const std::string& path_, const ServerOptions& options_);
   ~State();
@@ -43,6 +52,7 @@ struct Server::State {
   void accept_all();
   void ready(uint64_t id, uint32_t what);
   void receive(const std::shared_ptr<Connection>& c);
+  Got listen_to(Connection& c, Frame& frame, std::string& why);
   bool heard(const std::shared_ptr<Connection>& c, Frame frame, std::string& why);
 
   // server_frames.cpp: what clients say; the lock is held. False: a protocol error, `why` says which.
@@ -55,8 +65,19 @@ struct Server::State {
   bool on_unpin(const std::shared_ptr<Connection>& c, const Frame& frame);
   void on_cancel(const std::shared_ptr<Connection>& c, uint64_t number);
   bool on_put(const std::shared_ptr<Connection>& c, Frame& frame, std::string& why);
-  void welcome(const std::shared_ptr<Connection>& c);
   bool admit(const std::shared_ptr<Connection>& c, Pending pending, Request request, std::string& why);
+
+  // server_probes.cpp; the lock is held, but for welcome_late(), which gives the ms until it must look again, or -1
+  void probe(const std::shared_ptr<Connection>& c, const Hello& hello);
+  void probe_next(pid_t pid);
+  void welcome(Connection& c);
+  int sleep_ms();
+  int welcome_late();
+
+  // server_limits.cpp; the lock is held, but for keeps_asked(): false when this connection had to go
+  void take_in(const std::shared_ptr<Connection>& c);
+  bool keeps_asked(const std::shared_ptr<Connection>& c);
+  void doom_deafest();
 
   // server_answers.cpp: what clients are told; the lock is held
   void send(Connection& c, std::string frame, std::vector<int> fds = {});
@@ -72,7 +93,7 @@ struct Server::State {
 
   // server_puts.cpp
   std::shared_ptr<PutMessage> begin_reserving(uint64_t request);
-  void start_put(uint64_t request, const std::vector<SegmentId>& segments);
+  void start_put(uint64_t request, const std::vector<SegmentId>& segments, std::optional<std::vector<Row>> rows);
 
   Pool& pool;
   const std::string path;
@@ -85,10 +106,15 @@ struct Server::State {
   uint64_t next_request = kFirstRequest;
   std::unordered_map<uint64_t, std::shared_ptr<Connection>> connections;
   std::unordered_map<uint64_t, Pending> pending;
+  std::unordered_map<uid_t, uint64_t> connections_of_uid;
+  uint64_t unsent_bytes = 0;  // of all outboxes
+  uint64_t asked_bytes = 0;   // of all connections' partial_bytes and request_bytes
   std::optional<Catalog> catalog;
   std::optional<Ledger> ledger;
   EventQueue events;
   bool stopping = false;
+  std::unordered_map<pid_t, std::deque<Probe>> probes;                                // the front one is under way
+  std::deque<std::pair<std::chrono::steady_clock::time_point, uint64_t>> unwelcomed;  // by when, which connection
   Workers probers{16};
   std::optional<Pulls> pulls;
   std::thread thread;

@@ -25,6 +25,12 @@ bool Workers::post(std::function<void()> work) {
   return true;
 }
 
+void Workers::post_last(std::function<void()> work) {
+  const std::lock_guard lock(m_);
+  waiting_.push_back(std::move(work));
+  cv_.notify_one();
+}
+
 void Workers::run() {
   std::unique_lock lock(m_);
   for (;;) {

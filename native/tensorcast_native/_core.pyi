@@ -102,6 +102,13 @@ class Request:
     @property
     def segment_bytes(self) -> list[int]: ...
     @property
+    def files(self) -> list[tuple[int, int, int, int]]:
+        """put: (device, inode, size, mtime_ns) as the client saw each file it sent, in the order that pieces number
+        them. The fill fails where a file is another; that these are the draft's files is the storage's to check."""
+    @property
+    def pieces(self) -> bytes:
+        """put with files: the client's packed PIECEs; b"" for every other request."""
+    @property
     def source(self) -> str:
         """put: "vm_read", "socket" or "file"."""
     @property
@@ -145,10 +152,12 @@ class LocalServer:
     @property
     def event_fd(self) -> int: ...
     def events(self) -> list[Request | FillDone]: ...
-    def accept_put(self, request: int) -> None:
-        """Reserves all segments of a put, or none, and starts the fill; FillDone follows. PoolFull leaves the put
-        pending: accept again, or reply. KeyError if gone. When the asker hangs up during the fill, a "gone" and a
-        FillDone that is not "ok" come; a "gone" after an "ok" leaves the segments to whoever took that event."""
+    def accept_put(self, request: int, rows: bytes | None = None) -> None:
+        """Reserves all segments of a put, or none, and starts the fill; FillDone follows. `rows` (packed ROWs) replace
+        the client's own: FillDone.digests are of these, and a row outside its segment is a "bad_plan". ValueError on
+        rows of a broken size. PoolFull leaves the put pending: accept again, or reply. KeyError if gone. When the
+        asker hangs up during the fill, a "gone" and a FillDone that is not "ok" come; a "gone" after an "ok" leaves
+        the segments to whoever took that event."""
     def load(
         self,
         token: int,
@@ -170,6 +179,9 @@ class LocalServer:
         caller still drops its own. ValueError if art_id is published."""
     def withdraw(self, art_id: str) -> bool:
         """The reverse: blocks return at the last unmap. False when it was not published."""
+    def withdraw_idle(self, art_id: str) -> bool:
+        """Withdraws only what is published and mapped by nobody, in one step under the server's lock. False, and
+        nothing done, when it is mapped or not published."""
     def attach_now(self, request: int) -> None:
         """Answers a pending "attach" request from what is published by now. KeyError if not published (the request
         stays pending) or gone."""

@@ -58,10 +58,10 @@ struct Folder {
 
 class Storage {
  public:
-  explicit Storage(uint64_t capacity_bytes = 96u << 20)
+  explicit Storage(uint64_t capacity_bytes = 96u << 20, const tc::ServerLimits& limits = {})
       : pool(tc::PoolOptions{capacity_bytes, 1u << 30, 0, 0}),
         path(folder_.path + "/s"),
-        server(pool, path, {"hello", 0600, 2}),
+        server(pool, path, {"hello", 0600, 2, limits}),
         decider_([this] { decide(); }) {}
   ~Storage() {
     stopping_ = true;
@@ -104,6 +104,10 @@ class Storage {
     const std::lock_guard lock(m_);
     const auto it = fills_.find(status);
     return it == fills_.end() ? 0 : it->second;
+  }
+  std::vector<tc::Digest> last_digests() const {
+    const std::lock_guard lock(m_);
+    return last_digests_;
   }
 
  private:
@@ -166,6 +170,7 @@ class Storage {
     {
       const std::lock_guard lock(m_);
       ++fills_[done.result.status];
+      last_digests_ = done.result.digests;
     }
     const tc::Request request = puts_.at(done.id);
     if (done.result.status != tc::FillStatus::kOk) {
@@ -183,6 +188,7 @@ class Storage {
   std::map<tc::RequestKind, size_t> seen_;
   std::map<tc::FillStatus, size_t> fills_;
   std::map<uint64_t, tc::Request> puts_;
+  std::vector<tc::Digest> last_digests_;
   std::atomic<bool> stopping_{false};
   std::thread decider_;
 };

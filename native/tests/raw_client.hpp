@@ -15,7 +15,10 @@
 inline tc::Frame next_frame(int socket) {
   tc::FrameReader reader([](tc::Kind) { return tc::kBodyBytesMax; });
   tc::Frame frame;
-  REQUIRE(eventually([&] { return reader.read(socket, frame) != tc::Got::kNothing; }));
+  REQUIRE(eventually([&] {
+    const tc::Got got = reader.read(socket, frame);
+    return got != tc::Got::kNothing && got != tc::Got::kMore;
+  }));
   return frame;
 }
 

@@ -98,6 +98,32 @@ TEST_CASE("a fill gives way to whoever wants to write, and is refused") {
   for (const int fd : {ends[0], ends[1], writer}) close(fd);
 }
 
+TEST_CASE("two readers of one open file hold a lease each") {
+  const TempFile file(pattern(kMiB));
+  REQUIRE(has_leases(file));
+  std::future<int> opened;
+  {
+    const FileReader reader(file.source(), 0);
+    {
+      const FileReader other(file.source(), 1);
+    }
+    REQUIRE_NOTHROW(reader.check_identity());  // the other's end took nothing from this one
+    CHECK_FALSE(reader.needs_confirming());
+    opened = std::async(std::launch::async, [&] { return open(file.path().c_str(), O_WRONLY | O_CLOEXEC); });
+    CHECK(testing::eventually([&] {
+      try {
+        reader.check_writers();
+        return false;
+      } catch (const Trouble& trouble) {
+        return trouble.status == FillStatus::kSourceChanged;
+      }
+    }));
+  }
+  const int fd = opened.get();
+  CHECK(fd >= 0);
+  close(fd);
+}
+
 TEST_CASE("a second look at a file finds what is not as it was") {
   auto bytes = pattern(3 * kMiB);
   const TempFile file(bytes);

@@ -1,6 +1,7 @@
 // The words of the local protocol: what is written is read, and nothing else is.
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 
 #include <random>
@@ -95,7 +96,7 @@ TEST_CASE("a body over the limit is refused before it is sent") {
 
 TEST_CASE("frames that arrive byte by byte with descriptors come out whole") {
   Pair pair;
-  const tc::Fd sent(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const tc::Fd sent(::memfd_create("sent", MFD_CLOEXEC));
   const std::string frame = some_put().encode(3, 1);
   tc::Outbox first;
   first.push(0, frame, {sent.get()});
@@ -143,7 +144,7 @@ TEST_CASE("descriptors that a message does not name are closed with it") {
   const size_t before = open_descriptors();
   {
     Pair pair;
-    const tc::Fd extra(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    const tc::Fd extra(::memfd_create("sent", MFD_CLOEXEC));
     tc::Outbox outbox;
     outbox.push(0, tc::Encoder(tc::Kind::kCancel, 1).finish(0), {extra.get(), extra.get(), extra.get()});
     REQUIRE(outbox.flush(pair.a.get()) == tc::Outbox::Flushed::kAll);
@@ -156,7 +157,7 @@ TEST_CASE("descriptors that a message does not name are closed with it") {
 
 TEST_CASE("250 descriptors fit one message") {
   Pair pair;
-  const tc::Fd one(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const tc::Fd one(::memfd_create("sent", MFD_CLOEXEC));
   tc::Outbox outbox;
   outbox.push(0, tc::Encoder(tc::Kind::kFds, 1).finish(tc::kMessageFdsMax),
               std::vector<int>(tc::kMessageFdsMax, one.get()));

@@ -94,12 +94,12 @@ class Storage:
                 else:
                     self.answer(event)
 
-    def answer(self, request: Request) -> None:
+    def answer(self, request: Request, *, rows: bytes | None = None) -> None:
         match request.kind:
             case "put":
                 self._puts[request.id] = request
                 try:
-                    self.server.accept_put(request.id)
+                    self.server.accept_put(request.id, rows)
                 except PoolFull as full:
                     self.server.reply(request.id, LocalStatus.FAILED, repr(full.args[1:]).encode())
                 except KeyError:

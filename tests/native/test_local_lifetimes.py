@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tensorcast_native import Client
 from tests.native.local_actor import Actor
 from tests.native.local_storage import MIB, Storage, eventually, pattern
 
@@ -65,16 +66,46 @@ def test_a_forked_child_reads_right_bytes_after_its_parent_was_killed(
     assert storage.pool.stats()["pins"] == 0
 
 
+CLOSE_PIPES = (
+    "[os.close(int(fd)) for fd in os.listdir('/proc/self/fd') if int(fd) > 2"
+    " and os.path.lexists(f'/proc/self/fd/{fd}') and os.readlink(f'/proc/self/fd/{fd}').startswith('pipe:')]"
+)
+DROP_PAGES = (
+    "import ctypes; libc = ctypes.CDLL(None); "
+    "lines = [l for l in open('/proc/self/maps') if 'tensorcast-lifeline' in l]; "
+    "spans = [[int(x, 16) for x in l.split()[0].split('-')] for l in lines]; "
+    "out = [libc.munmap(ctypes.c_void_p(a), ctypes.c_size_t(b - a)) for a, b in spans]"
+)
+
+
+def test_a_process_that_closes_descriptors_it_does_not_know_keeps_what_it_maps(
+    storage: Storage, actor: Callable[[], Actor]
+) -> None:
+    """Daemons do. The pipe is gone then, and the page says that the maps are not."""
+    one = actor()
+    child = one.fork()
+    one.kill()
+    child.do(CLOSE_PIPES)
+    forget_and_refill(storage)
+    # Its pipe's end has been seen once a later client's call is answered: the server works in order.
+    witness = Client(storage.path, deadline_ms=20_000)
+    assert witness.call(b"", deadline_ms=20_000) == (0, b"")
+    forget_and_refill(storage)
+    assert child.do(RIGHT.format(nbytes=NBYTES)) is True
+    assert storage.pins() == 1
+    witness.close()
+    child.end()
+    assert eventually(lambda: storage.server.sessions() == [])
+    assert storage.pool.stats()["pins"] == 0
+
+
 def test_without_its_lifeline_the_child_sees_other_bytes(storage: Storage, actor: Callable[[], Actor]) -> None:
-    """The negative control of the test above: the pipe is what protects, and the comparison can fail."""
+    """The negative control of the tests above: pipe and page are what protects, and the comparison can fail."""
     parent = actor()
     child = parent.fork()
     parent.kill()
-    close_pipes = (
-        "[os.close(int(fd)) for fd in os.listdir('/proc/self/fd') if int(fd) > 2"
-        " and os.path.lexists(f'/proc/self/fd/{fd}') and os.readlink(f'/proc/self/fd/{fd}').startswith('pipe:')]"
-    )
-    child.do(close_pipes)
+    child.do(DROP_PAGES)
+    child.do(CLOSE_PIPES)
     assert eventually(lambda: storage.server.sessions() == [])
     forget_and_refill(storage)
     assert child.do(RIGHT.format(nbytes=NBYTES)) is False

@@ -2,6 +2,8 @@
 // under the server's lock. The socket closes with the last holder: a worker may still read a put's bytes from
 // it.
 #pragma once
+#include <sys/types.h>
+
 #include <map>
 #include <memory>
 
@@ -36,7 +38,9 @@ struct Connection {
   Outbox outbox;
   std::map<uint64_t, uint64_t> requests;  // the client's number -> the server's id
   uint64_t request_bytes = 0;
-  std::vector<Fd> files;  // came in FDS frames, for the PUT that follows
+  uint64_t partial_bytes = 0;  // of a message that is half received
+  uid_t uid = 0;               // as the kernel saw it connect
+  std::vector<Fd> files;       // came in FDS frames, for the PUT that follows
 };
 
 }  // namespace tc

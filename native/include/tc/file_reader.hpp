@@ -54,6 +54,7 @@ class FileReader {
 
   const FileSource source_;
   const std::string name_;
+  const Fd lease_fd_;  // an open file description of this reader's own; none where it was not to be had
   const ReadLease lease_;
   const bool written_lately_;  // as seen before the first byte is read
   Pages pages_ = Pages::kResident;

@@ -1,6 +1,6 @@
 // Receiving: frames out of a stream socket, piece by piece, with the descriptors that came along. Reads
-// exactly one frame and never past its end, so descriptors cannot be taken for another frame's. Used by both
-// ends.
+// exactly one frame and never past its end, so descriptors cannot be taken for another frame's. Only regular files and
+// ends of pipes to read come through. Used by both ends.
 #pragma once
 #include <string>
 #include <vector>
@@ -30,6 +30,7 @@ class FrameReader {
 
   // Takes what is there, at most about a MiB, without blocking.
   Got read(int fd, Frame& out);
+  uint64_t held_bytes() const { return frame_.body.capacity(); }  // of a body that is half there
   const std::string& why() const { return why_; }
   uint16_t other_version() const { return other_version_; }
 
@@ -42,6 +43,7 @@ class FrameReader {
   Frame frame_;
   size_t header_have_ = 0;
   size_t body_have_ = 0;
+  size_t fds_checked_ = 0;
   std::string why_;
   uint16_t other_version_ = 0;
 };

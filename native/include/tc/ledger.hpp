@@ -31,17 +31,25 @@ class Ledger {
 
   // A lifeline of the session under the client's own number. False when it is refused: the number is taken,
   // there are too many, or the descriptor is no read end of a pipe.
-  bool add_lifeline(uint64_t session, uint64_t number, Fd read_end);
+  // `page` is its shared page; without one the pipe alone speaks.
+  bool add_lifeline(uint64_t session, uint64_t number, Fd read_end, Fd page = {});
 
   // Pins `segments` of `entry` for the session's lifeline; 0 when the session has no such lifeline (any
   // more).
   uint64_t pin(uint64_t session, uint64_t lifeline, std::shared_ptr<Published> entry, std::vector<SegmentId> segments);
+  bool full(uint64_t session) const;  // it has kPinsMax
   // A pin that is unknown, or another session's, is none of this session's: nothing happens.
   void unpin(uint64_t session, uint64_t pin);
   void lifeline_ended(uint64_t key);
+  // Lifelines whose pipe ended while their page was still mapped: how long to wait until the next look, or -1.
+  int look_in_ms() const { return still_mapped_.empty() ? -1 : kLookMs; }
+  void look_again();
   void hung_up(uint64_t session);
 
   std::vector<SessionRow> sessions() const;
+
+  static constexpr uint64_t kPinsMax = 65'536;  // of one session
+  static constexpr int kLookMs = 250;           // between looks at pages that outlived their pipe
 
  private:
   static constexpr size_t kLifelinesMax = 1024;  // of one session: one a fork that left maps behind
@@ -56,6 +64,7 @@ class Ledger {
     uint64_t session;
     uint64_t number;
     Fd read_end;
+    Fd page;
     std::set<uint64_t> pins;
   };
   struct Pin {
@@ -74,6 +83,7 @@ class Ledger {
   std::map<uint64_t, Session> sessions_;
   std::unordered_map<uint64_t, Lifeline> lifelines_;
   std::unordered_map<uint64_t, Pin> pins_;
+  std::set<uint64_t> still_mapped_;  // keys of lifelines
 };
 
 }  // namespace tc

@@ -3,6 +3,10 @@
 // read end and frees those pins once every copy is closed, so a pin outlives any process that may still read
 // its blocks.
 //
+// A program may close descriptors that it does not know (daemons do). So a lifeline also has a page of shared memory,
+// mapped writable for as long as the write end is open: fork copies that map too, and only munmap, exec or the end of
+// the process take it away. The storage holds the memory's descriptor and asks the kernel whether anybody maps it.
+//
 // A map pin uses its lifeline from before ATTACH is sent until after munmap. A fork that finds pins mapped
 // marks the lifeline `forked`: both processes may read those blocks now, so neither may say "unmapped" alone.
 // Each closes its copy of the write end when its own last use ends. A fork that finds none leaves the
@@ -38,14 +42,15 @@ class OwnFd {
 
 class Lifeline {
  public:
-  // `read_end` becomes the other end. Throws std::system_error when no pipe can be made.
+  // `read_end` becomes the other end. Throws std::system_error when no pipe or no memory can be had.
   Lifeline(uint64_t number, Fd& read_end);
   ~Lifeline();
   Lifeline(const Lifeline&) = delete;
   Lifeline& operator=(const Lifeline&) = delete;
 
   uint64_t number() const { return number_; }
-  bool usable() const;  // new pins may hang on it: not forked, not retired
+  Fd take_page() { return std::move(page_); }  // the page's descriptor, for the storage; once
+  bool usable() const;                         // new pins may hang on it: not forked, not retired
   // No new pins: closes with its last use. The socket is gone.
   void retire();
 
@@ -53,9 +58,12 @@ class Lifeline {
   friend struct ForkRegistry;
   friend class LifelineUse;
   void close_if_over();
+  void close();
 
   const uint64_t number_;
   Fd write_end_;
+  Fd page_;
+  void* mapped_ = nullptr;
   uint32_t uses_ = 0;    // map pins, coming, mapped or going
   uint32_t moving_ = 0;  // of these, coming or going: nobody can read them in a child forked now
   uint32_t forks_ = 0;   // that found pins mapped

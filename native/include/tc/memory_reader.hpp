@@ -2,6 +2,7 @@
 // socket. Both fill the fragments of one unit completely or throw Trouble.
 #pragma once
 #include <sys/types.h>
+#include <chrono>
 #include <cstdint>
 #include <span>
 
@@ -29,8 +30,12 @@ class MemoryReader {
 
 class StreamReader {
  public:
-  // `pidfd` (or -1) tells when the sender has ended though its socket has not.
-  StreamReader(int fd, int pidfd) : fd_(fd), pidfd_(pidfd) {}
+  static constexpr std::chrono::milliseconds kIdleMax{30'000};  // a sender that stops holds a thread
+
+  // `pidfd` (or -1) tells when the sender has ended though its socket has not. After `idle_max` without a byte the
+  // stream counts as ended.
+  StreamReader(int fd, int pidfd, std::chrono::milliseconds idle_max = kIdleMax)
+      : fd_(fd), pidfd_(pidfd), idle_max_(idle_max) {}
 
   void read(std::span<const Fragment> fragments, const Crew& crew);
 
@@ -39,6 +44,7 @@ class StreamReader {
 
   int fd_;
   int pidfd_;
+  std::chrono::milliseconds idle_max_;
   uint64_t received_ = 0;
 };
 

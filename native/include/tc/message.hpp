@@ -1,5 +1,5 @@
 // The bodies of the local protocol, one struct a kind. encode() makes a whole frame; decode() gives nothing
-// for a body that is short, too long, or breaks a limit.
+// for a body that is short, too long, or breaks a limit, nor for an artifact id that is not UTF-8.
 #pragma once
 #include <array>
 #include <optional>
@@ -31,7 +31,7 @@ struct Hello {
   uint64_t cookie_address = 0;  // where the client keeps the cookie: whoever reads it there reads the right process
   Cookie cookie{};
 
-  std::string encode() const;
+  std::string encode(uint16_t fds = 1) const;  // descriptors that go along; none for a put
   static std::optional<Hello> decode(std::string_view body);
 };
 

@@ -17,6 +17,7 @@ class Outbox {
   // frame.
   void push(uint64_t tag, std::string frame, std::vector<int> fds = {}, std::shared_ptr<void> keep = {});
   Flushed flush(int socket);
+  void clear();  // for a socket that is shut down: frames may be cut
   bool empty() const { return waiting_.empty(); }
   bool holds(uint64_t tag) const;
   // Takes back a frame of which no byte was sent. False when it is gone or has begun.

@@ -19,7 +19,8 @@ class Peer {
   // Identifies the process that connected `socket`; `claimed` is the pid it sent, as it sees itself.
   static std::shared_ptr<Peer> identify(int socket, pid_t claimed);
 
-  pid_t pid() const { return pid_; }  // as this process sees it; the claimed one where it is invisible
+  pid_t pid() const { return pid_; }     // as this process sees it; the claimed one where it is invisible
+  bool known() const { return known_; }  // the kernel says that it is pid(), not only the process itself
   int pidfd() const { return pidfd_.get(); }
   bool alive() const;  // true when it cannot be told
   bool vm_read() const { return vm_read_; }

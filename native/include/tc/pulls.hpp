@@ -1,7 +1,9 @@
 // Fills on worker threads. A fill from a client's memory or from files runs on a few threads; one that a
-// client streams has a thread of its own, so that a client that stops sending holds up nobody else. Segments
-// are the pull's until it ends well; otherwise they are freed here.
+// client streams has a thread of its own, so that a client that stops sending holds up nobody else. One asker, whose
+// memory or files may never come, gets all threads but one; its other pulls wait for their turn. Segments are the
+// pull's until it ends well; otherwise they are freed here.
 #pragma once
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -25,6 +27,7 @@ struct Pull {
   std::shared_ptr<Peer> peer;  // whose memory is read; empty when none is
   uint64_t ticket_address = 0;
   Cookie ticket{};
+  uint64_t asker = 0;            // whose pulls count together
   std::shared_ptr<void> stream;  // keeps job.stream_fd open
   std::function<void()> before;  // runs on the worker, just before the fill
 };
@@ -50,13 +53,22 @@ class Pulls {
  private:
   static constexpr unsigned kStreamsMax = 64;
 
+  // The pulls of one asker: how many are with the threads, and those that wait.
+  struct Turns {
+    unsigned out = 0;
+    std::deque<std::shared_ptr<Pull>> waiting;
+  };
+
+  bool post(const std::shared_ptr<Pull>& pull);
   void run(const std::shared_ptr<Pull>& pull);
+  void next_of(uint64_t asker);
 
   Pool& pool_;
   const unsigned threads_;
   const Done done_;
   mutable std::mutex m_;
   std::unordered_map<uint64_t, std::shared_ptr<Pull>> running_;
+  std::unordered_map<uint64_t, Turns> turns_;
   unsigned filling_ = 0;
   bool stopped_ = false;
   Workers pullers_;

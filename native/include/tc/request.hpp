@@ -8,6 +8,7 @@
 
 #include "tc/fd.hpp"
 #include "tc/fill_done.hpp"
+#include "tc/message.hpp"
 
 namespace tc {
 
@@ -22,7 +23,9 @@ struct Request {
   std::string art_id;
   std::string body;  // put: the manifest draft; call: the message
   std::vector<uint64_t> segment_bytes;
-  std::string source;  // put: "vm_read", "socket" or "file"
+  std::vector<FileIdentity> files;  // put: those that came with it, in order
+  std::vector<Piece> pieces;        // put with files: what is read whence; empty for all others
+  std::string source;               // put: "vm_read", "socket" or "file"
   uint64_t budget_ms = 0;
   int pid = 0;
 };

@@ -5,6 +5,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -21,10 +22,18 @@ struct UnknownRequest : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// What all clients together may hold of a storage. Where it is over, the connection that holds most is hung up on.
+struct ServerLimits {
+  uint64_t unsent_bytes_max = 512u << 20;  // answers that clients do not read
+  uint64_t asked_bytes_max = 1ull << 30;   // bodies of messages, half received or not yet answered
+  uint64_t connections_of_uid_max = 1024;
+};
+
 struct ServerOptions {
   std::string greeting;  // opaque; handed to every client
   unsigned mode = 0600;
   unsigned pull_threads = 4;
+  ServerLimits limits = {};
 };
 
 class Server {
@@ -42,8 +51,9 @@ class Server {
   std::vector<Event> events();
 
   // Reserves every segment of a pending put or none (PoolFull; the put stays pending), and starts the fill.
-  // Exactly one FillDone follows. Throws UnknownRequest.
-  void accept_put(uint64_t request);
+  // Exactly one FillDone follows. `rows`, where given, are digested instead of those that the client named: what a
+  // digest covers is then the storage's word. Throws UnknownRequest.
+  void accept_put(uint64_t request, std::optional<std::vector<Row>> rows = std::nullopt);
   // The same for what the storage itself opened. `files` are duplicated. Throws PoolFull,
   // std::invalid_argument on a token in use or too large.
   void load(uint64_t token, std::vector<uint64_t> segment_bytes, std::vector<Piece> pieces, std::vector<Row> rows,
@@ -53,6 +63,9 @@ class Server {
 
   void publish(const std::string& art_id, SegmentId manifest, const std::vector<SegmentId>& segments);
   bool withdraw(const std::string& art_id);
+  // Withdraws only what no client maps, in one step: no attach comes between the look and the withdrawal. False when
+  // it is mapped, or not published.
+  bool withdraw_idle(const std::string& art_id);
   // Answers a pending attach from what is published by now. Throws UnknownRequest.
   void attach_now(uint64_t request);
   // Ends a pending request; a fill that still runs for it is cancelled. Nothing when the asker is gone.

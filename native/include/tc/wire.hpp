@@ -98,6 +98,8 @@ class Decoder {
     return values;
   }
   std::string_view blob() { return raw(get<uint32_t>()); }
+  // A blob that must be UTF-8 as Python takes it (no overlong forms, no surrogates).
+  std::string_view text();
   bool ok() const { return ok_; }
   bool done() const { return ok_ && rest_.empty(); }
 

@@ -17,6 +17,9 @@ class Workers {
 
   // False after stop(): the work is not taken. Work must not throw.
   bool post(std::function<void()> work);
+  // The same for what a worker leaves behind as its last act: taken even after stop(), since that worker is still there
+  // to run it.
+  void post_last(std::function<void()> work);
   // Runs what was posted and ends the threads; idempotent.
   void stop();
 
