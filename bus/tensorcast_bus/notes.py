@@ -12,7 +12,7 @@ from tensorcast_bus.manifest import Manifest
 
 
 class PutDraft(msgspec.Struct, frozen=True, array_like=True):
-    """With a put. Answer: PutDone, or PutExists (nothing was pulled) when the id has a living replica."""
+    """With a put. Answer: PutDone, or PutExists (nothing was pulled) when this storage has the id."""
 
     manifest: Manifest
     durable: bool = False

@@ -50,7 +50,7 @@ class StorageMachine(RuleBasedStateMachine):
     def end_a_fill(self, draw: st.DataObject, how: str) -> None:
         self.world.end_fill(draw.draw(st.sampled_from(sorted(self.world.fills))), how=how)
 
-    @rule(ms=st.sampled_from([1, 100, 400]))
+    @rule(ms=st.sampled_from([1, 100, 400, 2_500]))
     def wait(self, ms: int) -> None:
         self.world.wait(ms)
 

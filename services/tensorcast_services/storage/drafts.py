@@ -15,21 +15,26 @@ from tensorcast_bus.errors import Invalid, LocalProtocolError, MessageTooLarge
 from tensorcast_bus.ids import check_art_id
 from tensorcast_bus.manifest import MANIFEST_VERSION, Manifest, SegmentRow, TensorRow, encode_manifest
 from tensorcast_bus.notes import PutDraft
+from tensorcast_services.storage.load_plan import pack_rows, plan_load, same_pieces
+from tensorcast_services.storage.sources import files_of
 
 SEGMENTS_MAX = 4096
 NAME_CHARS_MAX = 4096
 DIMS_MAX = 64
 BYTES_MAX = 1 << 60
 DIGEST_BYTES = 16
+GAP_BYTES_MAX = 64  # between copies, which lie at multiples of it
 SLOT_BYTES_MAX = 256 << 10
 BLOCK_BYTES = 2 << 20
 
 
 class Draft(msgspec.Struct, frozen=True):
-    """`manifest_bytes` is the exact size of the finished manifest: every digest adds the same. `from_files`: each
-    segment is a file's image or an aside of one, by the client's word."""
+    """`rows` are the manifest's own, packed for the native floor: what is digested is never the client's word.
+    `manifest_bytes` is the exact size of the finished manifest: every digest adds the same. `from_files`: each
+    segment is a file's image or an aside of one, by the client's word until `check_sources` has compared it."""
 
     manifest: Manifest
+    rows: bytes
     manifest_bytes: int
     need_bytes: int
     from_files: bool
@@ -61,9 +66,31 @@ def read_draft(
         if problem:
             raise Invalid(f"tensor {row.name[:200]!r} of {art_id!r} {problem}", art_id=art_id, tensor=row.name[:200])
         names.add(row.name)
+    _check_asides(manifest, art_id=art_id)
     manifest_bytes = len(encode_manifest(manifest)) + DIGEST_BYTES * len(manifest.tensors)
     need = sum(room_bytes(nbytes) for nbytes in segment_bytes) + room_bytes(manifest_bytes)
-    return Draft(manifest, manifest_bytes, need, source == "file" and _from_files(manifest))
+    return Draft(manifest, pack_rows(manifest), manifest_bytes, need, source == "file" and _from_files(manifest))
+
+
+def check_sources(draft: Draft, *, files: Sequence[tuple[int, int, int, int]], pieces: bytes) -> None:
+    """LocalProtocolError unless a put from files brings what its draft names: the very files, in order, and the plan
+    by which they are read again later. `files` are (device, inode, size, mtime_ns), `pieces` is packed."""
+    if not draft.from_files:
+        return
+    art_id = draft.manifest.art_id
+    named = [identity for _, *identity in files_of(draft.manifest)]
+    if named != [list(identity) for identity in files]:
+        raise LocalProtocolError(
+            f"the draft of {art_id!r} names {len(named)} source files, and its put sent {len(files)} that are not the "
+            "same, in this order; client and storage must be of one version",
+            art_id=art_id,
+        )
+    if not same_pieces(pieces, plan_load(draft.manifest).pieces):
+        raise LocalProtocolError(
+            f"the put of {art_id!r} reads its source files otherwise than its draft says; "
+            "client and storage must be of one version",
+            art_id=art_id,
+        )
 
 
 def _decode(body: bytes, art_id: str) -> PutDraft:
@@ -146,6 +173,24 @@ def _copy_problem(row: TensorRow, segments: Sequence[SegmentRow]) -> str:
     if offset < 0 or offset + row.nbytes > segments[segment].nbytes:
         return f"is copied from {offset} to {offset + row.nbytes} of {segments[segment].nbytes} bytes"
     return ""
+
+
+def _check_asides(manifest: Manifest, *, art_id: str) -> None:
+    """A segment of copies holds nothing but copies, with gaps for their alignment: a load makes these gaps itself."""
+    copies: dict[int, set[tuple[int, int, tuple[int, int]]]] = {}
+    for row in manifest.tensors:
+        if manifest.segments[row.segment].aside and row.nbytes:
+            copies.setdefault(row.segment, set()).add((row.offset, row.nbytes, row.copied_from or (-1, 0)))
+    for number, segment in enumerate(manifest.segments):
+        if not segment.aside:
+            continue
+        end = 0
+        for offset, nbytes, _ in (*sorted(copies.get(number, ())), (segment.nbytes, 0, (-1, 0))):
+            gap = offset - end
+            if not 0 <= gap <= GAP_BYTES_MAX:
+                what = f"a gap of {gap} bytes (the limit is {GAP_BYTES_MAX})" if gap > 0 else "copies that overlap"
+                raise Invalid(f"segment {number} of {art_id!r}, of copies, has {what} at {end}", art_id=art_id)
+            end = offset + nbytes
 
 
 def _from_files(manifest: Manifest) -> bool:

@@ -49,5 +49,20 @@ def plan_load(manifest: Manifest) -> LoadPlan:
         if row.nbytes > end:
             pieces.append(_PIECE.pack(number, INLINE, end, row.nbytes - end, 0, 0, 0))
             gap_max = max(gap_max, row.nbytes - end)
-    rows = b"".join(_ROW.pack(t.segment, 0, t.offset, t.nbytes) for t in manifest.tensors)
-    return LoadPlan([row.nbytes for row in manifest.segments], b"".join(pieces), rows, bytes(gap_max))
+    return LoadPlan([row.nbytes for row in manifest.segments], b"".join(pieces), pack_rows(manifest), bytes(gap_max))
+
+
+def pack_rows(manifest: Manifest) -> bytes:
+    """Where each tensor lies, in the manifest's order: digests come back in the same one."""
+    return b"".join(_ROW.pack(t.segment, 0, t.offset, t.nbytes) for t in manifest.tensors)
+
+
+def same_pieces(one: bytes, other: bytes) -> bool:
+    """Whether two plans read the same bytes to the same places, in whatever order. False for a broken one."""
+    if len(one) % _PIECE.size or len(other) % _PIECE.size:
+        return False
+    return _sorted(one) == _sorted(other)
+
+
+def _sorted(pieces: bytes) -> list[tuple[int, ...]]:
+    return sorted(piece for piece in _PIECE.iter_unpack(pieces) if piece[3])

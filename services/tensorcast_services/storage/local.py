@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 
 import msgspec
+import structlog
 
 from tensorcast_bus.errors import (
     BadCheckpoint,
@@ -49,6 +50,7 @@ class Local:
         self._post = post
         self._on_request = on_request
         self._load_ms_max = load_ms_max
+        self._log = structlog.get_logger("local")
 
     def start(self) -> None:
         asyncio.get_running_loop().add_reader(self._server.event_fd, self._drain)
@@ -58,27 +60,44 @@ class Local:
 
     def _drain(self) -> None:
         for event in self._server.events():
-            if isinstance(event, Request):
-                self._on_request(event)
-            else:
-                self._filled(event)
+            # Drained together, but other clients': one that cannot be taken must not cost the others theirs.
+            try:
+                if isinstance(event, Request):
+                    self._on_request(event)
+                else:
+                    self._post(self._fill_ended(event))
+            except Exception as bug:
+                self._log.error("event_failed", kind=type(event).__name__, id=event.id, exc_info=bug)
 
-    def _filled(self, done: FillDone) -> None:
+    def _fill_ended(self, done: FillDone) -> Filled | RunFailed:
+        try:
+            return self._filled(done)
+        except Exception as bug:
+            self._log.error("fill_not_understood", id=done.id, exc_info=bug)
+            self.free(tuple(done.segments))
+            self._jobs.drop(done.id)
+            text = f"the storage failed at the end of a fill: {type(bug).__name__}: {bug}; this is a bug, see its log"
+            return RunFailed(done.id, LocalProtocolError(text).record())
+
+    def _filled(self, done: FillDone) -> Filled | RunFailed:
         job = self._jobs.find(done.id)
         if done.status != "ok":
             trouble = fill_trouble(done, job)
             lost = done.status in SOURCE_STATUSES and isinstance(job, LoadJob)
             self._jobs.drop(done.id)
-            self._post(RunFailed(done.id, trouble.record(), source_lost=lost))
-            return
+            return RunFailed(done.id, trouble.record(), source_lost=lost)
         # Also a fill that nobody waits for any more has segments, which the core frees.
         path = job.source if isinstance(job, PutJob) else "file"
         if job is not None:
             job.fill = done
-        self._post(Filled(done.id, tuple(done.segments), done.bytes_moved, done.bytes_copied, path, done.ms))
+        return Filled(done.id, tuple(done.segments), done.bytes_moved, done.bytes_copied, path, done.ms)
 
     def accept_put(self, ticket: int) -> None:
-        self._begin(ticket, lambda _job: self._server.accept_put(ticket))
+        def start(job: PutJob | LoadJob) -> None:
+            assert isinstance(job, PutJob)
+            self._server.accept_put(ticket, job.draft.rows)
+
+        self._begin(ticket, start)
 
     def start_load(self, ticket: int) -> None:
         def start(job: PutJob | LoadJob) -> None:
@@ -136,10 +155,7 @@ class Local:
         self._server.withdraw(art_id)
 
     def withdraw_idle(self, ticket: int, art_id: str) -> None:
-        pins = next((use.pins for use in self.uses() if use.art_id == art_id), 0)
-        if not pins:
-            self._server.withdraw(art_id)
-        self._post(Withdrawn(ticket, done=not pins))
+        self._post(Withdrawn(ticket, done=self._server.withdraw_idle(art_id)))
 
     def free(self, segments: tuple[int, ...]) -> None:
         for segment in segments:
@@ -149,7 +165,9 @@ class Local:
         try:
             self._server.attach_now(request)
         except KeyError:
-            return  # hung up
+            # Hung up, and then nobody hears this; or withdrawn between the core's word and this one.
+            text = f"what request {request} would attach was let go at this very moment; ask again"
+            self.reply(request, StorageLost(text).record())
 
     def reply(self, request: int, answer: msgspec.Struct) -> None:
         status = LocalStatus.FAILED if isinstance(answer, ErrorRecord) else LocalStatus.OK

@@ -91,20 +91,19 @@ class Reporter:
 
     async def _report_all(self) -> None:
         why, claims = self._due, self._claims()
-        told = set(self._facts)
+        # A lost file is not named, so it is forgotten; a held replica is. What is said meanwhile is told after it.
         self._due = ""
+        self._facts.clear()
         try:
             refused = await self._send(claims, full=True)
+            self.reports += 1
+            self._log.info("reported", why=why, claims=len(claims), refused=len(refused))
+            self._ended(_ended_of(claims, refused))
+            await self._tell_changes(claims)
         except TensorCastError:
+            # Another report says all of it: the claims, the facts and the changes.
             self._due = self._due or why
             raise
-        for fact in told:
-            # A lost file was not named, so it is forgotten; a held replica was.
-            self._facts.pop(fact, None)
-        self.reports += 1
-        self._log.info("reported", why=why, claims=len(claims), refused=len(refused))
-        self._ended(_ended_of(claims, refused))
-        await self._tell_changes(claims)
 
     async def _tell_changes(self, before: Sequence[Claim]) -> None:
         """What was committed, loaded or let go while the report was on its way may have been overwritten by it."""
@@ -119,12 +118,16 @@ class Reporter:
     async def _tell_facts(self) -> None:
         while self._facts:
             what, art_id = fact = next(iter(self._facts))
+            del self._facts[fact]  # before it is told: said once more meanwhile, it is told once more
             here = [claim for claim in self._claims() if claim[0] == art_id]
-            if what == "held" and here:
-                self._ended(_ended_of(here, await self._send(here, full=False)))
-            elif what == "lost" and not any(claim[3] == "file" for claim in here):
-                await self._link.drop_tier(art_id, tier="file", budget_ms=ASK_MS_MAX)
-            self._facts.pop(fact, None)
+            try:
+                if what == "held" and here:
+                    self._ended(_ended_of(here, await self._send(here, full=False)))
+                elif what == "lost" and not any(claim[3] == "file" for claim in here):
+                    await self._link.drop_tier(art_id, tier="file", budget_ms=ASK_MS_MAX)
+            except TensorCastError:
+                self._facts[fact] = None
+                raise
 
     async def _send(self, claims: Sequence[Claim], *, full: bool) -> list[str]:
         """In parts; started over by the caller when the global store changes on the way."""

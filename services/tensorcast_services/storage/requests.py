@@ -26,7 +26,7 @@ from tensorcast_bus.notes import (
 from tensorcast_native import LocalServer, Pool, Request
 from tensorcast_services.storage.core.artifacts import Artifacts
 from tensorcast_services.storage.core.events import AskerGone, AttachAsked, DeleteAsked, Event, PutAsked, Use
-from tensorcast_services.storage.drafts import read_draft
+from tensorcast_services.storage.drafts import Draft, check_sources, read_draft
 from tensorcast_services.storage.jobs import Jobs, PutJob
 from tensorcast_services.storage.settings import StorageSettings
 from tensorcast_services.storage.workroom import Workroom
@@ -96,18 +96,8 @@ class Requests:
 
     async def _put(self, request: Request) -> None:
         began = time.monotonic()
-        settings = self._settings
         try:
-            draft = await self._workroom.compute(
-                lambda: read_draft(
-                    request.body,
-                    art_id=request.art_id,
-                    segment_bytes=request.segment_bytes,
-                    source=request.source,
-                    tensors_max=settings.tensors_max,
-                    draft_bytes_max=settings.draft_bytes_max,
-                )
-            )
+            draft = await self._workroom.compute(lambda: self._draft(request))
         except TensorCastError as error:
             self._reply(request.id, error.record())
             return
@@ -120,9 +110,21 @@ class Requests:
         budget_ms = max(0, request.budget_ms - spent_ms)
         self._post(PutAsked(request.id, request.art_id, budget_ms, draft.need_bytes))
 
+    def _draft(self, request: Request) -> Draft:
+        draft = read_draft(
+            request.body,
+            art_id=request.art_id,
+            segment_bytes=request.segment_bytes,
+            source=request.source,
+            tensors_max=self._settings.tensors_max,
+            draft_bytes_max=self._settings.draft_bytes_max,
+        )
+        check_sources(draft, files=request.files, pieces=request.pieces)
+        return draft
+
     def _crashed(self, request: Request, bug: Exception) -> None:
         """Its asker must not wait for what will never come."""
-        self._log.error("request_failed", kind=request.kind, art_id=request.art_id, exc_info=bug)
+        self._log.error("request_failed", kind=request.kind, art_id=_shown(request), exc_info=bug)
         text = f"the storage failed at a {request.kind}: {type(bug).__name__}: {bug}; this is a bug, see its log"
         self._reply(request.id, LocalProtocolError(text).record())
 
@@ -165,3 +167,11 @@ class Requests:
         state, digest, nbytes = self._artifacts.describe(art_id)
         pins = sum(use.pins for use in self._uses() if use.art_id == art_id) if state == "resident" else 0
         return Described(state, digest, nbytes, pins)
+
+
+def _shown(request: Request) -> str:
+    """Its id for a log; what crashed may be the reading of that very id."""
+    try:
+        return request.art_id
+    except UnicodeDecodeError as error:
+        return repr(error.object)

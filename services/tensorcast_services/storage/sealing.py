@@ -28,7 +28,9 @@ def finish_put(job: PutJob, digests: bytes) -> tuple[Summary, bytes]:
     manifest = with_digests(draft.manifest, split)
     blob = encode_manifest(manifest)
     assert len(blob) == draft.manifest_bytes
-    summary = Summary(job.art_id, content_digest(manifest), manifest.nbytes, len(manifest.tensors), files_of(manifest))
+    # A draft that is not from files may name any: nobody compared them.
+    files = files_of(manifest) if draft.from_files else ()
+    summary = Summary(job.art_id, content_digest(manifest), manifest.nbytes, len(manifest.tensors), files)
     return summary, blob
 
 

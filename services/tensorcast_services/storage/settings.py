@@ -10,9 +10,10 @@ GIB = 1 << 30
 
 class StorageSettings(msgspec.Struct, frozen=True):
     """Sizes in bytes, times in ms. `host_bytes_max` 0 means: half of the host's memory, or of the cgroup's limit where
-    that is lower. `socket_path` empty means the cluster folder's, where
-    local clients look; another is for storages started by hand. `socket_mode` is octal; `socket_group`, where
-    given, is a name or a number. `load_ms_max` bounds one load from source files, whoever waits for it."""
+    that is lower. `socket_path` empty means the cluster folder's, where local clients look; another is for storages
+    started by hand. `socket_mode` is octal; `socket_group`, where given, is a name or a number. `load_ms_max` bounds
+    one load from source files, whoever waits for it. `file_threads` open and look at these files, so many for each
+    file system: a dead one holds up nobody else."""
 
     host_bytes_max: int = 0
     extent_bytes_max: int = GIB

@@ -1,13 +1,14 @@
 """Work that may block (disks, network file systems, large tables), on a few threads, each piece ending in one event.
 
-Three kinds of threads, so that none waits for another's trouble: tables only compute, files touch source files and may
-hang with a dead file system (their askers are answered by their deadlines all the same), and sidecars have one thread,
-in order: the last word on an id is the one on disk.
+Kinds of threads, so that none waits for another's trouble: tables only compute, files touch source files and may hang
+with a dead file system (their askers are answered by their deadlines all the same), and sidecars are written by one
+thread, in order: the last word on an id is the one on disk.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TypeVar
@@ -15,16 +16,20 @@ from typing import TypeVar
 import structlog
 
 from tensorcast_bus.errors import LocalProtocolError, NoReplica, TensorCastError, Unavailable
+from tensorcast_bus.manifest import Manifest
 from tensorcast_native import Pool
 from tensorcast_services.storage import sealing, sources
 from tensorcast_services.storage.core.events import Event, FilesChecked, FilesOpened, Identity, RunFailed, Sealed
 from tensorcast_services.storage.drafts import room_bytes
+from tensorcast_services.storage.file_threads import FileThreads, Place, place_of
 from tensorcast_services.storage.jobs import Jobs, LoadJob, PutJob
 from tensorcast_services.storage.load_plan import plan_load
 from tensorcast_services.storage.sidecars import Sidecars, Summary, TornSidecar
 from tensorcast_services.storage.sources import Look, SourceTrouble
 
 T = TypeVar("T")
+SCAN_LOOKS_S_MAX = 2.0  # a start waits no longer for file systems that may be dead
+_UNANSWERED = Look(f"not seen within {SCAN_LOOKS_S_MAX} s", sure=False)
 
 
 class Workroom:
@@ -38,14 +43,19 @@ class Workroom:
         self._jobs = jobs
         self._post = post
         self._tables = ThreadPoolExecutor(max_workers=2, thread_name_prefix="tables")
-        self._files = ThreadPoolExecutor(max_workers=file_threads, thread_name_prefix="files")
+        self._files = FileThreads(file_threads)
+        self._reader = ThreadPoolExecutor(max_workers=file_threads, thread_name_prefix="sidecar-reads")
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sidecars")
         self._tasks: set[asyncio.Task[None]] = set()
         self._log = structlog.get_logger("workroom")
 
     def check_files(self, ticket: int, files: tuple[Identity, ...]) -> None:
         async def work() -> None:
-            found = await _on(self._files, lambda: sources.look(files))
+            try:
+                found = await self._files.run(files, lambda: sources.look(files))
+            except Exception as error:
+                self._log.error("look_failed", files=[path for path, *_ in files[:4]], exc_info=error)
+                found = Look(f"nobody could look: {type(error).__name__}: {error}", sure=False)
             self._post(FilesChecked(ticket, found.changed, found.sure))
 
         self.spawn(work())
@@ -53,7 +63,9 @@ class Workroom:
     def open_files(self, ticket: int, art_id: str) -> None:
         async def work() -> None:
             try:
-                opened = await _on(self._files, lambda: self._open(art_id))
+                summary, blob, manifest = await _on(self._reader, lambda: self._read(art_id))
+                fds = await self._files.run(summary.files, lambda: sources.open_all(art_id, summary.files))
+                opened = LoadJob(art_id, summary, manifest, blob, plan_load(manifest), fds)
             except Exception as error:
                 self._post(_failed(ticket, art_id, error))
                 return
@@ -93,26 +105,47 @@ class Workroom:
         return await _on(self._tables, work)
 
     async def scan(self) -> list[tuple[Summary, Look]]:
-        """Every whole sidecar, with how its files look now."""
+        """Every whole sidecar, with how its files look now: not `sure` where they do not answer in time."""
 
-        def work() -> list[tuple[Summary, Look]]:
-            found = self._sidecars.scan(lambda why: self._log.warning("sidecar_skipped", why=why))
-            return [(summary, sources.look(summary.files)) for summary in found]
+        def skipped(why: str) -> None:
+            self._log.warning("sidecar_skipped", why=why)
 
-        return await _on(self._files, work)
+        heads = await _on(self._reader, lambda: list(self._sidecars.scan(skipped)))
+        by_place: dict[Place, list[Summary]] = defaultdict(list)
+        for head in heads:
+            by_place[place_of(head.files)].append(head)
+        seen: dict[str, Look] = {}
+        looks = [self.spawn(self._look_at(some, seen)) for some in by_place.values()]
+        if looks:
+            await asyncio.wait(looks, timeout=SCAN_LOOKS_S_MAX)
+        found = [(head, seen.get(head.art_id, _UNANSWERED)) for head in heads]
+        if unanswered := [head.art_id for head, now in found if now is _UNANSWERED]:
+            self._log.warning("sources_not_seen", artifacts=len(unanswered), first=unanswered[0])
+        return found
 
-    def spawn(self, work: Coroutine[None, None, None]) -> None:
+    def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     async def stop(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         # A thread that hangs in a file system ends with the process.
-        for executor in (self._tables, self._files, self._writer):
+        self._files.stop()
+        for executor in (self._tables, self._reader, self._writer):
             executor.shutdown(wait=False, cancel_futures=True)
+
+    async def _look_at(self, heads: list[Summary], seen: dict[str, Look]) -> None:
+        """Fills in `seen`, one after the other, for artifacts of one file system."""
+
+        def work() -> None:
+            for head in heads:
+                seen[head.art_id] = sources.look(head.files)
+
+        await self._files.run(heads[0].files, work)
 
     async def _seal(self, ticket: int, job: PutJob | LoadJob, manifest_segment: int) -> Sealed:
         assert job.fill is not None
@@ -136,24 +169,23 @@ class Workroom:
     async def _keep_beside_files(self, summary: Summary, blob: bytes) -> bool:
         """Writes the sidecar. False where this process itself cannot read the very files: they are no replica then."""
         try:
-            sources.close_all(await _on(self._files, lambda: sources.open_all(summary.art_id, summary.files)))
+            opened = await self._files.run(summary.files, lambda: sources.open_all(summary.art_id, summary.files))
+            sources.close_all(opened)
             await _on(self._writer, lambda: self._sidecars.write(summary, blob))
-        except (SourceTrouble, OSError) as error:
+        except (SourceTrouble, Unavailable, OSError) as error:
             self._log.warning("file_is_no_replica", art_id=summary.art_id, why=str(error))
             self.remove_sidecar(summary.art_id)
             return False
         return True
 
-    def _open(self, art_id: str) -> LoadJob:
+    def _read(self, art_id: str) -> tuple[Summary, bytes, Manifest]:
         try:
-            summary, blob, manifest = self._sidecars.read(art_id)
+            return self._sidecars.read(art_id)
         except (TornSidecar, FileNotFoundError) as error:
             lost = NoReplica(
                 f"the manifest of {art_id!r} beside its file is lost ({error}); put it again", art_id=art_id
             )
             raise SourceTrouble(lost, lost=True) from error
-        fds = sources.open_all(art_id, summary.files)
-        return LoadJob(art_id, summary, manifest, blob, plan_load(manifest), fds)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -11,7 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from tensorcast_bus.errors import BadCheckpoint, CapacityExceeded, Invalid, NoReplica, NotFound, TensorCastError
+from tensorcast_bus.errors import (
+    AlreadyExists,
+    BadCheckpoint,
+    CapacityExceeded,
+    Invalid,
+    NoReplica,
+    NotFound,
+    TensorCastError,
+)
 from tensorcast_bus.notes import PutAnswer, PutDone, PutExists
 from tensorcast_native import Client
 from tests.integration.storage.house import (
@@ -160,14 +168,19 @@ def test_tensors_copied_aside_come_back_from_the_file_too(house: House) -> None:
     assert read(client, "f") == wanted and stats(client).loads == 1
 
 
-def test_another_nodes_artifact_is_named_and_exists_for_puts(house: House) -> None:
+def test_another_nodes_artifact_is_named_and_a_put_here_makes_a_replica(house: House) -> None:
     house.start("storage", node="b")
     there = Client(str(house.folder / "storage-b.sock"), deadline_ms=10_000)
     put_memory(there, "x", {"t": b"there"})
     here = house.client()
     with pytest.raises(NoReplica, match="held by node b"):
         read(here, "x")
-    assert isinstance(put_memory(here, "x", {"t": b"there"}), PutExists)
+    stored = put_memory(here, "x", {"t": b"there"})
+    assert isinstance(stored, PutDone) and stored.outcome == "stored"
+    assert read(here, "x") == read(there, "x") == {"t": b"there"}
+    with pytest.raises(AlreadyExists):
+        put_memory(here, "y", {"t": b"here"})
+        put_memory(there, "y", {"t": b"there"})
     delete(here, "x")
     until(lambda: describe(there, "x").state == "unknown", what="the other storage hears of the delete")
 

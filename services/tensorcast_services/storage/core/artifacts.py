@@ -7,7 +7,7 @@ says when tick has something to do. See phases.py for the life of an artifact an
 from __future__ import annotations
 
 from tensorcast_services.storage.core import attaches, commits, deletes, eviction, line, loads, puts, wording
-from tensorcast_services.storage.core.effects import Effect, RemoveSidecar
+from tensorcast_services.storage.core.effects import Effect, Forget, RemoveSidecar
 from tensorcast_services.storage.core.events import (
     AskerGone,
     AttachAsked,
@@ -51,9 +51,11 @@ class Artifacts:
         return self._settle()
 
     def tick(self, *, now_ms: int) -> list[Effect]:
-        """Answers everyone whose time is over."""
+        """Answers everyone whose time is over, and gives up an eviction that gets no answers."""
         shelf = self._shelf
         shelf.now_ms = now_ms
+        if shelf.evict_due_ms is not None and shelf.evict_due_ms <= now_ms:
+            eviction.late(shelf)
         while (due := shelf.next_due_ms()) is not None and due <= now_ms:
             late = [ask for ask in shelf.asks.values() if ask.due_ms <= now_ms]
             for ask in late:
@@ -146,6 +148,8 @@ class Artifacts:
                     self._give_up(shelf.asks[request], gone=True)
             case ResolveAnswered() | DeleteAnswered():
                 self._take_answer(event)
+            case FilesChecked() | DropAnswered() if event.ticket in shelf.unheard:
+                eviction.heard_late(shelf, event)
             case FilesChecked() if event.ticket in shelf.calls:
                 self._take_answer(event)
             case RemoteDeleted():
@@ -158,6 +162,8 @@ class Artifacts:
                 known = shelf.entry_of(event.ticket)
                 if known is not None:
                     self._take_step(*known, event)
+                elif isinstance(event, FilesOpened):
+                    shelf.do(Forget(event.ticket))  # opened after its run was over: nobody else closes them
 
     def _take_answer(self, event: ResolveAnswered | DeleteAnswered | FilesChecked) -> None:
         shelf = self._shelf

@@ -12,10 +12,10 @@ from tensorcast_services.storage.core.shelf import Ask, Entry, Shelf
 
 def consider(shelf: Shelf, ask: Ask) -> None:
     entry = shelf.entry(ask.art_id)
-    if entry.phase in PUBLISHED:
+    if entry.phase in PUBLISHED and not (entry.run and entry.run.withdrawing):
         del shelf.asks[ask.request]
         shelf.do(AttachNow(ask.request))
-    elif entry.phase in HOLDING_LOADS or entry.phase is Phase.SETTLING:
+    elif _settles_soon(entry):
         entry.waiting.append(ask)
     elif entry.phase is Phase.ON_FILE and entry.holding is not None and entry.holding.confirmed:
         loads.begin(shelf, entry, ask)
@@ -49,8 +49,14 @@ def resolved(shelf: Shelf, ask: Ask, event: ResolveAnswered, *, serial: int) -> 
     shelf.reply(ask, wording.lost_replica(ask.art_id, event.resolved.replicas, node=shelf.node))
 
 
+def _settles_soon(entry: Entry) -> bool:
+    draining = entry.phase is Phase.DRAINING and entry.holding is not None  # back to its file in a moment
+    leaving = entry.run is not None and entry.run.withdrawing  # published or on file: not known yet
+    return draining or leaving or entry.phase in HOLDING_LOADS or entry.phase is Phase.SETTLING
+
+
 def _has_more_to_say(entry: Entry, *, serial: int) -> bool:
     """Whether this storage moved on while the global store was asked."""
-    if entry.phase in PUBLISHED or entry.phase in HOLDING_LOADS or entry.phase is Phase.SETTLING:
+    if entry.phase in PUBLISHED or _settles_soon(entry):
         return True
     return entry.holding is not None and entry.holding.serial != serial

@@ -1,7 +1,8 @@
 """Eviction: the artifact that was attached longest ago, is mapped by nobody and lies in an unchanged file goes first.
 
 Works for the head of the line only, one victim at a time: its files are looked at, the global store grants the drop,
-and only then is it withdrawn. What cannot go is passed over until the next head.
+and only then is it withdrawn. What cannot go is passed over until the next head. A file system that does not answer in
+time is given up, and nothing else that lies there is tried before it has answered.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from tensorcast_services.storage.core.effects import (
 )
 from tensorcast_services.storage.core.events import DropAnswered, FilesChecked, RoomRefused
 from tensorcast_services.storage.core.phases import Cue, Phase
-from tensorcast_services.storage.core.shelf import Entry, Run, Shelf
+from tensorcast_services.storage.core.shelf import Entry, Holding, Run, Shelf, Unheard
 
+LOOK_MS_MAX = 2000  # at a victim's files
 DROP_MS_MAX = 2000
+DROP_HEARD_MS_MAX = DROP_MS_MAX + 1000  # the call itself ends earlier
 BLOCK_BYTES = 2 << 20  # segments take whole blocks
 
 
@@ -32,6 +35,7 @@ def begin(shelf: Shelf, run: Run, pool: RoomRefused) -> bool:
     work = Run("evict", shelf.new_ticket())
     shelf.start_run(victim, work)
     shelf.evicting = victim.art_id
+    shelf.evict_due_ms = shelf.now_ms + LOOK_MS_MAX
     shelf.do(CheckFiles(work.ticket, victim.holding.files))
     return True
 
@@ -46,13 +50,18 @@ def files_checked(shelf: Shelf, entry: Entry, run: Run, event: FilesChecked) -> 
     if event.changed:
         _keep(shelf, entry, why=event.changed)
         return
+    run.seen = True
+    shelf.evict_due_ms = shelf.now_ms + DROP_HEARD_MS_MAX
     shelf.do(CallDrop(run.ticket, entry.art_id, DROP_MS_MAX))
 
 
 def drop_answered(shelf: Shelf, entry: Entry, run: Run, event: DropAnswered) -> None:
     if event.granted:
+        run.withdrawing = True
+        shelf.evict_due_ms = None  # the withdrawal ends at once
         shelf.do(WithdrawIdle(run.ticket, entry.art_id))
     else:
+        shelf.do(TellHeld(entry.art_id))  # granted, perhaps, and only the answer lost
         _keep(shelf, entry, why=event.why)
 
 
@@ -71,6 +80,27 @@ def withdrawn(shelf: Shelf, entry: Entry, *, done: bool) -> None:
 def over(shelf: Shelf, entry: Entry) -> None:
     assert shelf.evicting == entry.art_id
     shelf.evicting = ""
+    shelf.evict_due_ms = None
+
+
+def late(shelf: Shelf) -> None:
+    """The time for a look or a drop is over: the victim stays, and the next one is tried."""
+    entry = shelf.entry(shelf.evicting)
+    run, here = entry.run, entry.holding
+    assert run is not None and here is not None
+    if run.seen:
+        shelf.unheard[run.ticket] = Unheard(entry.art_id, frozenset())
+        _keep(shelf, entry, why="the global store did not answer")
+    else:
+        shelf.unheard[run.ticket] = Unheard(entry.art_id, frozenset(device for _, device, *_ in here.files))
+        _keep(shelf, entry, why=f"its source files did not answer within {LOOK_MS_MAX} ms")
+
+
+def heard_late(shelf: Shelf, event: FilesChecked | DropAnswered) -> None:
+    """What was given up is answered after all."""
+    unheard = shelf.unheard.pop(event.ticket)
+    if isinstance(event, DropAnswered):
+        shelf.do(TellHeld(unheard.art_id))  # the victim stayed, and a drop may have been granted
 
 
 def _keep(shelf: Shelf, entry: Entry, *, why: str) -> None:
@@ -88,9 +118,7 @@ def _victim(shelf: Shelf, run: Run, pool: RoomRefused) -> Entry | None:
     candidates = []
     for use in pool.uses:
         entry = shelf.entries.get(use.art_id)
-        if entry is None or entry.phase is not Phase.RESIDENT or entry.holding is None:
-            continue
-        if entry.holding.in_file and not use.pins and use.art_id not in shelf.passed_over:
+        if entry is not None and entry.holding is not None and not use.pins and _may_go(shelf, entry, entry.holding):
             blocks = (len(entry.holding.files) + 2) * BLOCK_BYTES
             candidates.append((use.last_ns, use.art_id, use.nbytes + blocks, entry))
     # Nothing is thrown out for a run that would not fit even then.
@@ -98,3 +126,12 @@ def _victim(shelf: Shelf, run: Run, pool: RoomRefused) -> Entry | None:
     if not candidates or pool.free_bytes + possible < run.need_bytes:
         return None
     return min(candidates, key=lambda candidate: candidate[:2])[3]
+
+
+def _may_go(shelf: Shelf, entry: Entry, here: Holding) -> bool:
+    if entry.phase is not Phase.RESIDENT or not here.in_file or entry.art_id in shelf.passed_over:
+        return False
+    return not any(
+        unheard.art_id == entry.art_id or any(device in unheard.devices for _, device, *_ in here.files)
+        for unheard in shelf.unheard.values()
+    )

@@ -8,7 +8,6 @@ bytes are kept aside (SETTLING) and the same commit is asked again until its out
 from __future__ import annotations
 
 from tensorcast_bus.errors import TensorCastError, from_record
-from tensorcast_bus.messages import Resolved
 from tensorcast_bus.notes import PutExists
 from tensorcast_services.storage.core import commits, deletes, line, wording
 from tensorcast_services.storage.core.effects import (
@@ -67,10 +66,8 @@ def resolved(shelf: Shelf, ask: Ask, event: ResolveAnswered, *, serial: int) -> 
     if deletes.reconcile(shelf, entry, event.resolved, serial=serial) or entry.phase is not Phase.ABSENT:
         consider(shelf, ask)
         return
-    if _living_elsewhere(shelf, event.resolved):
-        artifact = event.resolved.artifact
-        shelf.reply(ask, PutExists(artifact.digest, artifact.nbytes))
-        return
+    # Another node's replica is of no use to this one's callers: bytes are pulled, and the commit decides whether they
+    # are one more replica or other content.
     consider(shelf, ask)
 
 
@@ -130,8 +127,3 @@ def _exists(shelf: Shelf, entry: Entry, ask: Ask) -> None:
     here = entry.holding
     assert here is not None
     shelf.reply(ask, PutExists(here.digest, here.nbytes, here.files))
-
-
-def _living_elsewhere(shelf: Shelf, known: Resolved) -> bool:
-    # Rows of this process that no holding here answers for are leftovers of bytes that are gone.
-    return any(row.living and row.process != shelf.process for row in known.replicas)

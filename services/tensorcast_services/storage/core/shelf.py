@@ -61,6 +61,8 @@ class Run(msgspec.Struct):
     segments: tuple[int, ...] = ()
     filled: Filled | None = None
     sealed: Sealed | None = None
+    seen: bool = False  # evict: its files were looked at, and the drop is asked for
+    withdrawing: bool = False
 
 
 class Entry(msgspec.Struct):
@@ -73,6 +75,13 @@ class Entry(msgspec.Struct):
 
     def move(self, cue: Cue) -> None:
         self.phase = next_phase(self.phase, cue)
+
+
+class Unheard(msgspec.Struct, frozen=True):
+    """A question of an eviction that was given up and may yet be answered; `devices` hold files that nobody saw."""
+
+    art_id: str
+    devices: frozenset[int]
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -99,6 +108,8 @@ class Shelf:
         self.line: deque[int] = deque()
         self.trying: int | None = None
         self.evicting: str = ""
+        self.evict_due_ms: int | None = None
+        self.unheard: dict[int, Unheard] = {}  # by ticket
         self.passed_over: dict[str, str] = {}  # id -> why it could not go
         self.woken: deque[Ask] = deque()
         self.effects: list[Effect] = []
@@ -141,7 +152,8 @@ class Shelf:
     def next_due_ms(self) -> int | None:
         while self._dues and self._dues[0][1] not in self.asks:
             heapq.heappop(self._dues)
-        return self._dues[0][0] if self._dues else None
+        asks_due_ms = self._dues[0][0] if self._dues else None
+        return min((due for due in (asks_due_ms, self.evict_due_ms) if due is not None), default=None)
 
     def left_ms(self, ask: Ask | None) -> int:
         return max(1, ask.due_ms - self.now_ms) if ask is not None else 1

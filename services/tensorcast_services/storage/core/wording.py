@@ -88,7 +88,7 @@ def lost_replica(art_id: str, rows: Sequence[ReplicaRow], *, node: str) -> NoRep
             art_id=art_id,
             nodes=living,
         )
-    had = "; ".join(f"{row.process} had it ({row.tier}) since {_moment(row.since_ms)}" for row in rows[:4])
+    had = "; ".join(f"{row.process} had it ({row.tier}), gone since {_moment(row.since_ms)}" for row in rows[:4])
     return NoReplica(
         f"{art_id!r} was committed, but nobody alive holds its bytes: {had or 'no holder is on record'}; put it again",
         art_id=art_id,

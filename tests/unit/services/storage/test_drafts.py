@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -18,7 +20,8 @@ from tensorcast_bus.manifest import (
     with_digests,
 )
 from tensorcast_bus.notes import PutDraft
-from tensorcast_services.storage.drafts import Draft, read_draft, room_bytes
+from tensorcast_services.storage.drafts import Draft, check_sources, read_draft, room_bytes
+from tensorcast_services.storage.load_plan import plan_load
 
 GOOD = TensorRow("t", "F32", (2, 2), 0, 0, 16)
 FILE = SourceFile("/data/m.safetensors", 1, 2, 16, 3)
@@ -106,6 +109,45 @@ def test_only_what_files_alone_can_give_back_counts_as_lying_in_files() -> None:
     assert not check(manifest(GOOD, segments=(SegmentRow(16, FILE), SegmentRow(4))), source="file").from_files
     with pytest.raises(Invalid, match="holds no originals"):
         check(manifest(TensorRow("u", "F64", (1,), 1, 0, 8, b"", (1, 0)), segments=aside), source="file")
+
+
+ASIDE = (SegmentRow(16, FILE), SegmentRow(76, aside=True))
+A, B = TensorRow("a", "F32", (3,), 1, 0, 12, b"", (0, 1)), TensorRow("b", "F32", (3,), 1, 64, 12, b"", (0, 3))
+
+
+def test_rows_to_digest_are_the_manifests_own() -> None:
+    draft = check(manifest(A, B, segments=ASIDE), source="file")
+    assert draft.rows == struct.pack("<IIQQIIQQ", 1, 0, 0, 12, 1, 0, 64, 12)
+
+
+def test_a_put_from_files_must_bring_the_files_and_the_plan_of_its_draft() -> None:
+    draft = check(manifest(A, B, segments=ASIDE), source="file")
+    files, pieces = [(1, 2, 16, 3)], plan_load(draft.manifest).pieces
+    check_sources(draft, files=files, pieces=pieces)
+    whole, first, gap, second = (pieces[i : i + 40] for i in range(0, len(pieces), 40))
+    check_sources(draft, files=files, pieces=gap + second + first + whole)
+    for other in ([], [(1, 2, 16, 4)], [(1, 3, 16, 3)], [*files, *files]):
+        with pytest.raises(LocalProtocolError, match=r"'x'.* source files"):
+            check_sources(draft, files=other, pieces=pieces)
+    from_elsewhere = struct.pack("<IIQQQII", 1, 4, 64, 12, 4, 0, 0)
+    for plan in (whole + first + gap, whole + first + gap + from_elsewhere, pieces + second, pieces[:-1], b""):
+        with pytest.raises(LocalProtocolError, match="reads its source files otherwise"):
+            check_sources(draft, files=files, pieces=plan)
+    check_sources(check(manifest(GOOD)), files=[], pieces=b"")
+
+
+def test_a_segment_of_copies_has_gaps_for_alignment_only_and_no_overlaps() -> None:
+    tied = msgspec.structs.replace(B, name="tied")
+    assert check(manifest(A, B, tied, segments=ASIDE), source="file").from_files
+    for rows, nbytes, word in (
+        ((B,), 76 + 65, "gap of 65 bytes"),
+        ((msgspec.structs.replace(A, offset=68),), 80, "gap of 68 bytes"),
+        ((A, msgspec.structs.replace(B, offset=8)), 20, "overlap"),
+        ((A, msgspec.structs.replace(B, offset=0)), 12, "overlap"),
+        ((), 1 << 40, "gap of"),
+    ):
+        with pytest.raises(Invalid, match=f"segment 1 of 'x', of copies, has .*{word}"):
+            check(manifest(*rows, segments=(SegmentRow(16, FILE), SegmentRow(nbytes, aside=True))), source="file")
 
 
 @given(st.binary(max_size=200))

@@ -6,7 +6,7 @@ import pytest
 
 from tensorcast_services.storage.core import effects as fx
 from tests.unit.services.storage.test_puts import code, upto
-from tests.unit.services.storage.world import World
+from tests.unit.services.storage.world import Told, World
 
 
 def world_with_one_on_file(*, evicted: str = "x") -> World:
@@ -72,6 +72,46 @@ def test_a_load_that_only_waits_ends_with_its_last_waiter(kind: type) -> None:
     world.hang_up(reader)
     world.settle()
     assert world.core.describe("x")[0] == "on_file"
+    world.check_quiet()
+
+
+def test_files_opened_for_nobody_are_closed() -> None:
+    world = world_with_one_on_file()
+    reader = world.attach("x")
+    assert isinstance(world.pending[0], fx.OpenFiles)
+    world.hang_up(reader)
+    world.end(0)
+    assert not world.opened
+    world.check_quiet()
+
+
+def test_an_attach_while_an_abandoned_load_ends_waits_for_it_and_loads_again() -> None:
+    world = world_with_one_on_file()
+    first = world.attach("x")
+    upto(world, fx.StartLoad)
+    world.hang_up(first)
+    second = world.attach("x")
+    while any(asked := [isinstance(effect, fx.CallResolve) for effect in world.pending]):
+        world.end(asked.index(True))  # whatever the global store says before the load has ended
+    assert second not in world.answers
+    world.settle()
+    assert world.answers[second] == "attached red"
+    world.check_quiet()
+
+
+def test_an_attach_that_meets_the_withdrawal_of_an_eviction_loads_from_the_file() -> None:
+    world = World(files={"/p": "red"})
+    for art_id in ("x", "y", "z"):
+        world.put(art_id, "red", path="/p")
+        world.settle()
+    world.put("w", "red", path="/p")
+    upto(world, fx.CallDrop)
+    world.end(0)
+    assert "x" not in world.published and isinstance(world.pending[-1], Told)
+    reader = world.attach("x")
+    assert reader not in world.answers
+    world.settle()
+    assert world.answers[reader] == "attached red"
     world.check_quiet()
 
 

@@ -140,7 +140,7 @@ def test_a_commit_that_never_happened_settles_as_refused_when_another_won_meanwh
     world.put_elsewhere("x", "blue")
     second = world.put("x", "green")
     world.settle()
-    assert world.answers[second] == PutExists("blue", 1, ())
+    assert code(world.answers[second]) == "AlreadyExists"
     assert "x" not in world.published
     world.check_quiet()
 
@@ -220,10 +220,13 @@ def test_a_put_of_an_id_whose_holders_are_all_dead_stores_a_new_replica() -> Non
     world.check_quiet()
 
 
-def test_a_put_of_an_id_that_lives_elsewhere_pulls_nothing() -> None:
+def test_a_put_of_what_lives_elsewhere_makes_a_replica_here_and_other_content_is_refused() -> None:
     world = World()
     world.put_elsewhere("x", "red")
+    other = world.put("x", "blue")
+    world.settle()
+    assert code(world.answers[other]) == "AlreadyExists" and not world.segments
     put = world.put("x", "red")
     world.settle()
-    assert world.answers[put] == PutExists("red", 1, ())
-    assert not world.segments
+    assert isinstance(world.answers[put], PutDone) and "x" in world.published
+    world.check_quiet()

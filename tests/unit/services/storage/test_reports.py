@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 import msgspec
 import pytest
 
-from tensorcast_bus.errors import StaleFence
+from tensorcast_bus.errors import Invalid, StaleFence
 from tensorcast_bus.loopback import LoopbackHub
 from tensorcast_bus.messages import ArtifactEvent, Dropped, DropReplica, Report, Reported
 from tensorcast_bus.serving import Caller
@@ -31,12 +31,18 @@ class Desk:
         self.ended: list[ReportEnded] = []
         self.on_report: Callable[[], None] = lambda: None
         self.stale = False
+        self.trouble: list[int] = []  # numbers of messages that fail
+        self.heard = 0
         self.news = asyncio.Event()
 
     async def answer(self, body: msgspec.Struct, _caller: Caller) -> msgspec.Struct:
         assert isinstance(body, Report | DropReplica)
         if self.stale:
             raise StaleFence("a newer one lives")
+        self.heard += 1
+        if self.heard in self.trouble:
+            self.on_report()
+            raise Invalid("not now")  # which the link does not repeat by itself
         self.told.append(body)
         self.news.set()
         if isinstance(body, DropReplica):
@@ -119,6 +125,54 @@ async def test_what_changed_during_a_report_is_told_after_it(desk: tuple[Desk, R
     _, extra, drop = await found.until(3)
     assert isinstance(extra, Report) and [claim.art_id for claim in extra.claims] == ["new"] and not extra.full
     assert drop == DropReplica("x", "host", "a", "storage-a", 7)
+
+
+async def test_changes_that_could_not_be_told_after_a_report_make_another_one_due(
+    desk: tuple[Desk, Reporter],
+) -> None:
+    found, reporter = desk
+
+    def meanwhile() -> None:
+        found.claims = [("new", 2, "bb", "host", 4, 1)]
+
+    found.on_report, found.trouble = meanwhile, [2]
+    reporter.full("test")
+    first, again = (await found.until(2))[:2]
+    assert isinstance(first, Report) and isinstance(again, Report) and again.full
+    assert [claim.art_id for claim in again.claims] == ["new"]
+
+
+async def test_a_fact_that_is_said_again_while_it_is_told_is_told_again(desk: tuple[Desk, Reporter]) -> None:
+    found, reporter = desk
+
+    def again() -> None:
+        found.on_report = lambda: None
+        reporter.held("x")
+
+    found.on_report = again
+    reporter.held("x")
+    assert len(await found.until(2)) == 2
+
+
+async def test_a_fact_that_is_said_during_a_report_is_told_after_it(desk: tuple[Desk, Reporter]) -> None:
+    found, reporter = desk
+
+    def meanwhile() -> None:
+        found.on_report = lambda: None
+        reporter.held("x")
+
+    found.on_report = meanwhile
+    reporter.held("x")
+    reporter.full("test")
+    report, fact = await found.until(2)
+    assert isinstance(report, Report) and report.full and isinstance(fact, Report) and not fact.full
+
+
+async def test_a_fact_that_could_not_be_told_is_told_later(desk: tuple[Desk, Reporter]) -> None:
+    found, reporter = desk
+    found.trouble = [1]
+    reporter.held("x")
+    assert isinstance((await found.until(1))[0], Report)
 
 
 async def test_a_gap_a_new_incarnation_and_nothing_else_make_a_report_due(desk: tuple[Desk, Reporter]) -> None:

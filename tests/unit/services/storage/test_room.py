@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tensorcast_bus.notes import PutDone
 from tensorcast_services.storage.core import effects as fx
+from tensorcast_services.storage.core.eviction import DROP_HEARD_MS_MAX, LOOK_MS_MAX
 from tests.unit.services.storage.test_puts import code, upto
 from tests.unit.services.storage.world import UNIT, World
 
@@ -38,9 +39,9 @@ def test_mapped_artifacts_stay_and_the_next_one_goes() -> None:
 def test_an_artifact_mapped_after_its_drop_was_granted_stays_published_and_claimed() -> None:
     world = full_of_files()
     put = world.put("w", "red", path="/p")
-    upto(world, fx.WithdrawIdle)
+    upto(world, fx.CallDrop)
     effect = world.pending[0]
-    assert isinstance(effect, fx.WithdrawIdle)
+    assert isinstance(effect, fx.CallDrop)
     world.published[effect.art_id].pins = 1
     world.settle()
     assert effect.art_id in world.published and (effect.art_id, "host") in world.claims
@@ -89,6 +90,70 @@ def test_a_file_that_cannot_be_looked_at_now_is_only_passed_over() -> None:
     world.files["/p"] = "red"
     world.settle()
     assert "x" in world.published and "x" in world.sidecars and sorted(world.published) == ["w", "x", "z"]
+
+
+def of_three_file_systems() -> World:
+    """Each in a file of its own device: the content stands for it."""
+    world = World(files={"/p": "red", "/q": "blue", "/r": "green"})
+    for art_id, path in (("x", "/p"), ("y", "/q"), ("z", "/r")):
+        world.put(art_id, world.files[path], path=path)
+        world.settle()
+    return world
+
+
+def test_a_file_system_that_does_not_answer_costs_a_put_two_seconds_and_not_its_life() -> None:
+    world = of_three_file_systems()
+    put = world.put("w", "red")
+    upto(world, fx.CheckFiles)
+    silent = world.pending.pop(0)
+    world.wait(LOOK_MS_MAX - 1)
+    assert not world.pending
+    world.wait(1)
+    world.settle()
+    assert isinstance(world.answers[put], PutDone) and sorted(world.published) == ["w", "x", "z"]
+    world.pending.append(silent)
+    world.settle()
+    world.check_quiet()
+
+
+def test_nothing_else_of_a_silent_file_system_is_tried_until_it_answers() -> None:
+    world = full_of_files()
+    world.put("w", "red")
+    upto(world, fx.CheckFiles)
+    silent = world.pending.pop(0)
+    world.wait(LOOK_MS_MAX)
+    world.settle()
+    assert sorted(world.published) == ["x", "y", "z"]
+    world.pending.append(silent)
+    world.settle()
+    put = world.put("v", "red")
+    world.settle()
+    assert isinstance(world.answers[put], PutDone) and len(world.published) == 3
+
+
+def test_a_drop_that_is_granted_too_late_leaves_the_replica_claimed() -> None:
+    world = of_three_file_systems()
+    world.put("w", "red")
+    upto(world, fx.CallDrop)
+    late = world.pending.pop(0)
+    world.wait(DROP_HEARD_MS_MAX)
+    world.settle()
+    assert "x" in world.published and "w" in world.published
+    world.pending.append(late)
+    world.settle()
+    assert ("x", "host") in world.claims
+    world.check_quiet()
+
+
+def test_a_drop_whose_answer_was_lost_leaves_the_replica_claimed() -> None:
+    world = of_three_file_systems()
+    world.put("w", "red")
+    upto(world, fx.CallDrop)
+    world.claims.discard(("x", "host"))
+    world.end(0, how="fail")
+    world.settle()
+    assert "x" in world.published
+    world.check_quiet()
 
 
 def test_nothing_is_thrown_out_for_a_put_that_would_not_fit_even_then() -> None:

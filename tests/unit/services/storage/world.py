@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from tensorcast_bus.errors import ErrorRecord, NotFound, Unavailable
 from tensorcast_bus.messages import ArtifactRow, ReplicaRow, Resolved
 from tensorcast_bus.notes import Deleted, PutDone, PutExists
@@ -46,13 +48,20 @@ class Published:
     used: int = 0
 
 
+class Told(msgspec.Struct, frozen=True):
+    """An event that is posted at once and arrives later, in its turn."""
+
+    event: ev.Event
+
+
 @dataclass
 class World(CatalogModel):
     core: Artifacts = field(
         default_factory=lambda: Artifacts(process="storage-a", node="a", incarnation=7, answer_margin_ms=0)
     )
     now_ms: int = 1_000
-    pending: list[Effect] = field(default_factory=list)
+    pending: list[Effect | Told] = field(default_factory=list)
+    opened: set[int] = field(default_factory=set)  # tickets whose files are open
     fills: dict[int, Wish] = field(default_factory=dict)
     wishes: dict[int, Wish] = field(default_factory=dict)  # by ticket
     asked: dict[int, str] = field(default_factory=dict)
@@ -148,11 +157,8 @@ class World(CatalogModel):
                 self.step(ev.DropAnswered(ticket, granted))
             case fx.CallDelete():
                 self._delete(effect, how)
-            case fx.WithdrawIdle(ticket, art_id):
-                here = self.published.get(art_id)
-                if here is not None and not here.pins:
-                    self._withdraw(art_id)
-                self.step(ev.Withdrawn(ticket, done=here is None or not here.pins))
+            case Told(event):
+                self.step(event)
             case _:
                 raise AssertionError(effect)
 
@@ -188,6 +194,7 @@ class World(CatalogModel):
             return
         assert wish is not None
         self.wishes[ticket] = wish
+        self.opened.add(ticket)
         self.step(ev.FilesOpened(ticket, UNIT))
 
     def _seal(self, ticket: int, art_id: str, manifest_segment: int, how: str) -> None:
@@ -267,7 +274,15 @@ class World(CatalogModel):
                     self.claims.discard((art_id, "file"))
                 case fx.TellHeld(art_id):
                     self._report(art_id)
-                case fx.CancelFill() | fx.Forget():
+                case fx.WithdrawIdle(ticket, art_id):
+                    here = self.published.get(art_id)
+                    idle = here is not None and not here.pins
+                    if idle:
+                        self._withdraw(art_id)
+                    self.pending.append(Told(ev.Withdrawn(ticket, done=idle)))
+                case fx.Forget(ticket):
+                    self.opened.discard(ticket)
+                case fx.CancelFill():
                     pass
                 case _:
                     self.pending.append(effect)
@@ -342,6 +357,7 @@ class World(CatalogModel):
     def check_quiet(self) -> None:
         """Nothing waits and nothing runs: every byte that is held is published."""
         assert not self.pending and not self.fills and not self.open_requests()
+        assert not self.opened, "source files stay open"
         held = [s for p in self.published.values() for s in p.segments]
         assert sorted(held) == sorted([*self.segments, *self._small]), "segments leaked"
         assert all(s.users == 1 for s in (*self.segments.values(), *self._small.values()))
