@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TextIO, TypeVar, cast
 
 import structlog
 from msgspec import Struct
@@ -27,6 +27,7 @@ from tensorcast_bus.bus import Bus
 from tensorcast_bus.nats.client import connect_bus
 from tensorcast_services import VERSION
 from tensorcast_services.heartbeat import Beats, HeartbeatThread, Identity
+from tensorcast_services.log_sink import LogSink
 from tensorcast_services.settings import load_bus_settings, load_settings, read_environment
 from tensorcast_services.tables import Refusal, read_tables
 
@@ -109,7 +110,7 @@ def configure_logs(process: str) -> None:
             structlog.processors.format_exc_info,
             structlog.processors.JSONRenderer(),
         ],
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(file=cast(TextIO, LogSink(sys.stderr))),
         cache_logger_on_first_use=True,
     )
 

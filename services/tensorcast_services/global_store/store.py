@@ -7,6 +7,7 @@ only after its transaction, whose log is on disk then.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -77,7 +78,9 @@ class Store:
                 )
             self._connection.execute("COMMIT")
         except BaseException:
-            self._connection.execute("ROLLBACK")
+            # A commit that failed (a full disk) has ended its transaction itself; its own error is the one to tell.
+            with contextlib.suppress(duckdb.Error):
+                self._connection.execute("ROLLBACK")
             raise
 
     def close(self) -> None:

@@ -18,13 +18,14 @@ from tensorcast_bus.errors import TensorCastError
 from tensorcast_services.process import NODE, PRIVATE, configure_logs
 from tensorcast_services.settings import load_settings, read_environment
 from tensorcast_services.supervisor.cluster import Cluster, NotReady, Plan
-from tensorcast_services.supervisor.folder import prepare_folder, take_lock, write_private
+from tensorcast_services.supervisor.folder import holds_lock, prepare_folder, take_lock, write_private
 from tensorcast_services.supervisor.keeper import ChildFailed
 from tensorcast_services.supervisor.orphans import PIDS_FILE, clean_after_dead_run
 from tensorcast_services.supervisor.settings import SupervisorSettings, check_tables, with_assignments
 from tensorcast_services.tables import Refusal, parse_tables
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+FOLDER_LOOK_S = 1.0
 FIRST_TEXT = "# Settings of this cluster, a table a process; [storage] is for all storages, [storage-a] for one.\n"
 
 
@@ -35,23 +36,23 @@ def main() -> int:
     folder: Path = options.folder.absolute()
     try:
         prepare_folder(folder)
-        take_lock(folder, options.name)
+        lock = take_lock(folder, options.name)
         for found in clean_after_dead_run(folder):
             _say(found)
-        return _run(folder, options)
+        return _run(folder, options, lock)
     except (Refusal, ChildFailed, NotReady, TensorCastError) as error:
         _say(f"cluster {options.name!r} is not up: {error}")
         return 1
 
 
-def _run(folder: Path, options: argparse.Namespace) -> int:
+def _run(folder: Path, options: argparse.Namespace, lock: int) -> int:
     path = folder / SETTINGS_FILE
     before = path.read_text() if path.exists() else FIRST_TEXT
     text = with_assignments(before, options.set)
     plan = _plan(folder, options, text)
     write_private(path, text.encode())
     try:
-        asyncio.run(_until_signal(plan))
+        asyncio.run(_until_signal(plan, lock))
     except (ChildFailed, NotReady):
         # What did not work must not be there at the next start, where nobody asked for it.
         write_private(path, before.encode())
@@ -80,12 +81,24 @@ def _plan(folder: Path, options: argparse.Namespace, text: str) -> Plan:
     )
 
 
-async def _until_signal(plan: Plan) -> None:
+async def _until_signal(plan: Plan, lock: int) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for sig in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(sig, stopping.set)
-    await Cluster(plan, say=_say).run(stopping)
+    watching = asyncio.create_task(_stop_without_folder(plan.folder, lock, stopping), name="folder")
+    try:
+        await Cluster(plan, say=_say).run(stopping)
+    finally:
+        watching.cancel()
+
+
+async def _stop_without_folder(folder: Path, lock: int, stopping: asyncio.Event) -> None:
+    """A cluster whose folder was removed can be found by nobody, and a second one would start beside it."""
+    while holds_lock(folder, lock):  # noqa: ASYNC110 - a file system tells nobody that a file is gone
+        await asyncio.sleep(FOLDER_LOOK_S)
+    _say(f"the cluster folder {folder} was removed: stopping")
+    stopping.set()
 
 
 def _say(text: str) -> None:

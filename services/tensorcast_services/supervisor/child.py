@@ -100,7 +100,8 @@ def spawn(spec: Spec, *, log_bytes_max: int) -> Child:
         log_start = os.lseek(log, 0, os.SEEK_END)
         if spec.native:
             parent = os.getpid()
-            return Child(spec, _popen(spec, spec.command, log, (), lambda: _die_with(parent)), -1, -1, log_start)
+            popen = _popen(spec, spec.command, log, (), lambda: _die_with(parent))
+            return _adopt(spec, popen, -1, -1, log_start)
         return _spawn_on_lifeline(spec, log, log_start)
     finally:
         os.close(log)
@@ -119,7 +120,20 @@ def _spawn_on_lifeline(spec: Spec, log: int, log_start: int) -> Child:
     finally:
         os.close(theirs_end)
         os.close(theirs_ready)
-    return Child(spec, popen, our_lifeline, our_ready, log_start)
+    return _adopt(spec, popen, our_lifeline, our_ready, log_start)
+
+
+def _adopt(spec: Spec, popen: subprocess.Popen[bytes], lifeline: int, ready: int, log_start: int) -> Child:
+    """Nobody would watch or end a process without its Child (no descriptor left for a pidfd, no loop)."""
+    try:
+        return Child(spec, popen, lifeline, ready, log_start)
+    except BaseException:
+        popen.kill()
+        popen.wait()
+        for fd in (lifeline, ready):
+            if fd >= 0:
+                os.close(fd)
+        raise
 
 
 def _popen(

@@ -103,6 +103,7 @@ class Cluster:
             return not stop.done()
         finally:
             everybody.cancel()
+            await asyncio.gather(everybody, return_exceptions=True)
 
     async def _watch(self, stop: asyncio.Task[bool]) -> None:
         await _first_of(stop, *self._tasks)

@@ -49,6 +49,16 @@ def take_lock(folder: Path, name: str) -> int:
     return fd
 
 
+def holds_lock(folder: Path, fd: int) -> bool:
+    """Whether the lock file in the folder is still the one that `fd` has locked."""
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(folder / LOCK_FILE))
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True  # a disk in trouble is no reason to stop
+
+
 def write_cluster(folder: Path, cluster: ClusterFile) -> None:
     write_private(folder / CLUSTER_FILE, encode_cluster(cluster))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -174,3 +175,11 @@ def test_a_log_that_grew_too_large_is_set_aside_at_the_next_start(folder: Path) 
         running.wait_ready()
         assert (folder / "logs" / "gateway-0.log.1").read_bytes() == b"old\n" * 1000
         assert b"old" not in (folder / "logs" / "gateway-0.log").read_bytes()
+
+
+def test_a_cluster_whose_folder_was_removed_stops_by_itself(up: Supervisor) -> None:
+    """Nobody could find it any more, and another one would start beside it."""
+    up.wait_ready()
+    shutil.rmtree(up.folder)
+    assert up.process.wait(WAIT_S_MAX) == 0
+    wait_until(lambda: not processes_of(up.folder), lambda: f"{processes_of(up.folder)} live on")
