@@ -16,8 +16,9 @@ import msgspec
 
 from tensorcast import tensors
 from tensorcast.deadline import DEADLINE_MS_DEFAULT, Deadline
+from tensorcast.ids import text
 from tensorcast.records import PutStats, TensorMeta
-from tensorcast.save import save_file
+from tensorcast.save import check_target, save_file
 from tensorcast.session import Session, Stored
 from tensorcast_bus.errors import FormatMismatch, Invalid, NotFound, ProtocolError, StillBorrowed
 from tensorcast_bus.manifest import Manifest, TensorRow, content_digest, decode_manifest
@@ -64,18 +65,24 @@ class Artifact:
 
     def copy_into(self, targets: Mapping[str, torch.Tensor], *, deadline_ms: int = DEADLINE_MS_DEFAULT) -> None:
         """Fills caller buffers, strided ones too, on any device. Strict: raises FormatMismatch, before a byte is
-        written, listing every missing, unexpected or misshapen name and every other dtype."""
-        attachment, manifest = self._attach(Deadline(deadline_ms, f"copy_into from {self.art_id!r}"))
+        written, listing every missing, unexpected or misshapen name and every other dtype. After a Timeout some targets
+        may be filled."""
+        deadline = Deadline(deadline_ms, f"copy_into from {self.art_id!r}")
+        attachment, manifest = self._attach(deadline)
         cpu = tensors.check_device("cpu")
-        sources = tensors.tensors_of(attachment, manifest.tensors, device=cpu)
+        sources = tensors.tensors_of(attachment, manifest.tensors, device=cpu, deadline=deadline)
         self._check_targets(targets, sources)
-        tensors.fill(targets, sources)
+        tensors.fill(targets, sources, deadline=deadline)
 
     def save(self, path: str | os.PathLike[str], *, deadline_ms: int = DEADLINE_MS_DEFAULT) -> None:
         """Writes a plain safetensors file, by rename. Raises FormatMismatch, before writing, naming what the format
-        cannot say: complex128 tensors and tied names. The deadline covers the attach; writing is the disk's time."""
-        attachment, manifest = self._attach(Deadline(deadline_ms, f"save of {self.art_id!r}"))
-        save_file(attachment, manifest, os.fsdecode(path))
+        cannot say: complex128 tensors and tied names; Invalid where a pipe, device or folder stands at the path or it
+        cannot be written; Unavailable when the disk is full. A link stays, its target is replaced. The deadline covers
+        the attach; writing is the disk's time."""
+        deadline = Deadline(deadline_ms, f"save of {self.art_id!r}")
+        target = check_target(os.fsdecode(path))
+        attachment, manifest = self._attach(deadline)
+        save_file(attachment, manifest, target)
 
     def release(self) -> None:
         """Says that this handle's tensors are done with. Raises StillBorrowed with their count while some live;
@@ -98,7 +105,7 @@ class Artifact:
         place = tensors.check_device(device)
         attachment, manifest = self._attach(deadline)
         rows = manifest.tensors if names is None else (self._row(manifest, names[0]),)
-        made = tensors.tensors_of(attachment, rows, device=place)
+        made = tensors.tensors_of(attachment, rows, device=place, deadline=deadline)
         if place.type == "cpu":
             self._living()
             for ref in tensors.watch(made.values()):
@@ -121,6 +128,7 @@ class Artifact:
                 f"artifact {self.art_id!r} has {len(names)} tensors ({_some(names)}); name the one you want",
                 art_id=self.art_id,
             )
+        text(name, "the name of a tensor")
         for row in manifest.tensors:
             if row.name == name:
                 return row
@@ -173,6 +181,8 @@ class Artifact:
                 problems.append(f"{name!r} is {list(target.shape)}, in the artifact {list(source.shape)}")
             elif target.dtype != source.dtype:
                 problems.append(f"{name!r} is {target.dtype}, in the artifact {source.dtype}")
+            elif target.device.type == "meta":
+                problems.append(f"{name!r} is on the meta device and has no memory to fill")
             elif any(s == 0 and d > 1 for s, d in zip(target.stride(), target.shape, strict=True)):
                 problems.append(f"{name!r} is expanded: several of its elements share one place in memory")
         if problems:

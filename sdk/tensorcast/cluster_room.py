@@ -7,13 +7,15 @@ user could have put there.
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 from urllib.parse import urlsplit
 
 import msgspec
 
 from tensorcast.settings import SdkSettings
-from tensorcast_bus.cluster import CLUSTER_FILE, ClusterFile, NodeEntry, cluster_folder, decode_cluster
+from tensorcast.shortage import shortage
+from tensorcast_bus.cluster import CLUSTER_FILE, DEFAULT_CLUSTER, ClusterFile, NodeEntry, cluster_folder, decode_cluster
 from tensorcast_bus.errors import NotConnected, NotFound
 
 
@@ -31,18 +33,19 @@ def read_cluster(name: str, settings: SdkSettings) -> ClusterFile:
     folder = folder_of(name, settings)
     path = os.path.join(folder, CLUSTER_FILE)
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
-        command = "tensorcast up --detach" if name == "default" else f"tensorcast --cluster {name} up --detach"
         raise NotConnected(
-            f"no cluster {name!r} runs on this host ({path} is not there); start one with `{command}`", cluster=name
+            f"no cluster {name!r} runs on this host ({path} is not there); start one with `{command_up(name)}`",
+            cluster=name,
         ) from None
     except OSError as error:
-        raise NotConnected(
-            f"{path} cannot be read: {error.strerror}; check its owner and mode", cluster=name
-        ) from error
+        raise shortage(error, f"reading {path}") or _cannot_read(path, name, settings, error) from error
+    seen = os.fstat(fd)
+    if not stat.S_ISREG(seen.st_mode):
+        os.close(fd)
+        raise NotConnected(f"{path} is no regular file; remove it or choose another --cluster", cluster=name)
     with os.fdopen(fd, "rb") as file:
-        seen = os.fstat(fd)
         if seen.st_mode & stat.S_IWOTH or (settings.runtime_folder is None and seen.st_uid != settings.uid):
             raise NotConnected(
                 f"{path} belongs to uid {seen.st_uid} with mode {stat.S_IMODE(seen.st_mode):o}; a cluster of yours "
@@ -57,6 +60,27 @@ def read_cluster(name: str, settings: SdkSettings) -> ClusterFile:
             f"{path} cannot be understood ({error}); was it written by another version? run `tensorcast down` and `up`",
             cluster=name,
         ) from error
+
+
+def command_up(name: str) -> str:
+    """What starts the cluster of that name."""
+    named = "" if name == DEFAULT_CLUSTER else f"--cluster {shlex.quote(name)} "
+    return f"tensorcast {named}up --detach"
+
+
+def _cannot_read(path: str, name: str, settings: SdkSettings, error: OSError) -> NotConnected:
+    try:
+        seen = os.lstat(path)
+        whose = f"it belongs to uid {seen.st_uid} with mode {stat.S_IMODE(seen.st_mode):o}"
+        if stat.S_ISLNK(seen.st_mode):
+            whose = f"it is a link of uid {seen.st_uid}, and links are not followed here"
+    except OSError:
+        whose = "nor can its folder be entered"
+    return NotConnected(
+        f"{path} cannot be read: {error.strerror}; {whose}, you are uid {settings.uid}: run as its owner, remove it if "
+        "it should not be there, or choose another --cluster or XDG_RUNTIME_DIR",
+        cluster=name,
+    )
 
 
 def cluster_with_url(url: str, settings: SdkSettings) -> str | None:

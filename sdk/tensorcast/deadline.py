@@ -10,6 +10,15 @@ DEADLINE_MS_DEFAULT = 30_000
 DEADLINE_MS_MAX = 7 * 24 * 3_600_000
 
 
+class RunningMs(int):
+    """Milliseconds whose clock runs already. The async face gives them to a blocking call in place of a plain number,
+    so that the wait for a thread counts; `given_up` ends that call at its next look at the clock."""
+
+    def __init__(self, deadline_ms: int) -> None:
+        self.started = time.monotonic()
+        self.given_up = False
+
+
 class Deadline:
     """Starts when it is made. `what` names the call for the error text, as in "put of 'llama'"."""
 
@@ -19,29 +28,32 @@ class Deadline:
             raise Invalid(f"{what}: deadline_ms is {deadline_ms!r}; give whole milliseconds, such as 30_000")
         if not 1 <= deadline_ms <= DEADLINE_MS_MAX:
             raise Invalid(f"{what}: deadline_ms is {deadline_ms}; allowed is 1 to {DEADLINE_MS_MAX} (a week)")
-        self.deadline_ms = deadline_ms
+        self.running = deadline_ms if isinstance(deadline_ms, RunningMs) else RunningMs(deadline_ms)
         self.what = what
-        self._started = time.monotonic()
+
+    @property
+    def deadline_ms(self) -> int:
+        return self.running
 
     @property
     def passed_ms(self) -> float:
-        return (time.monotonic() - self._started) * 1000
+        return (time.monotonic() - self.running.started) * 1000
 
     @property
     def over(self) -> bool:
-        return self.passed_ms >= self.deadline_ms
+        return self.running.given_up or self.passed_ms >= self.running
 
     def left_ms(self, phase: str) -> int:
         """At least 1. Raises Timeout naming `phase` when nothing is left."""
-        left = int(self.deadline_ms - self.passed_ms)
+        left = 0 if self.running.given_up else int(self.running - self.passed_ms)
         if left < 1:
             raise self.timeout(phase)
         return left
 
     def timeout(self, phase: str) -> Timeout:
         return Timeout(
-            f"{self.what} did not end within its deadline of {self.deadline_ms} ms (while {phase}); "
+            f"{self.what} did not end within its deadline of {self.running} ms (while {phase}); "
             "give a longer deadline_ms, or see `tensorcast status` for what is stuck",
             phase=phase,
-            deadline_ms=self.deadline_ms,
+            deadline_ms=int(self.running),
         )

@@ -39,7 +39,7 @@ def load_file(path: str | os.PathLike[str], device: str | torch.device = "cpu") 
     """
     name = os.fsdecode(path)
     deadline = Deadline(LOAD_DEADLINE_MS, f"load_file of {name!r}")
-    art_id = art_id_of(name)
+    art_id = art_id_of(name, deadline)
     runtime = _runtime()
     try:
         return runtime.artifact(art_id).tensor_dict(device, deadline_ms=deadline.left_ms("attaching"))
@@ -48,9 +48,9 @@ def load_file(path: str | os.PathLike[str], device: str | torch.device = "cpu") 
         return stored.tensor_dict(device, deadline_ms=deadline.left_ms("attaching what was imported"))
 
 
-def art_id_of(path: str) -> str:
+def art_id_of(path: str, deadline: Deadline) -> str:
     """`file:` and the hex of a digest over resolved path and identity of every file. Raises BadCheckpoint."""
-    facts = msgspec.msgpack.encode(identities(path))
+    facts = msgspec.msgpack.encode(identities(path, deadline))
     return f"file:{hashlib.blake2b(facts, digest_size=16).hexdigest()}"
 
 

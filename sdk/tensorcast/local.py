@@ -18,13 +18,16 @@ import msgspec
 
 from tensorcast.deadline import Deadline
 from tensorcast.drafts.draft import Draft
+from tensorcast.shortage import shortage
 from tensorcast_bus.errors import (
     ErrorRecord,
+    Invalid,
     LocalProtocolError,
     NotConnected,
     ProtocolError,
     StorageLost,
     TensorCastError,
+    Unavailable,
     from_record,
 )
 from tensorcast_bus.notes import Ask, Greeting, PutAnswer, PutDone, PutDraft, PutExists
@@ -36,6 +39,8 @@ R = TypeVar("R")
 RETRY_S_FIRST = 0.02
 RETRY_S_MAX = 0.25
 CONNECT_MS_MAX = 2_000
+# What the local protocol takes as one part of a message; the native floor refuses more, in its own words.
+PART_BYTES_MAX = 64 << 20
 
 
 class _Seat:
@@ -59,6 +64,13 @@ class StorageLink:
         """Raises what the storage refused with, StorageLost when it went away with the outcome unknown."""
         art_id = draft.manifest.art_id
         body = msgspec.msgpack.encode(PutDraft(draft.manifest, durable))
+        for part, nbytes in (("manifest", len(body)), ("plan", len(draft.pieces)), ("file header", len(draft.inline))):
+            if nbytes > PART_BYTES_MAX:
+                raise Invalid(
+                    f"{deadline.what}: its {part} has {nbytes} bytes for {len(draft.manifest.tensors)} tensors; the "
+                    f"limit part_bytes_max is {PART_BYTES_MAX}: put it in several artifacts, or under shorter names",
+                    art_id=art_id,
+                )
 
         def ask(client: Client) -> tuple[int, bytes]:
             return client.put(
@@ -121,6 +133,8 @@ class StorageLink:
                 return ask(client)
             except WaitedTooLong as late:
                 raise deadline.timeout(str(late.args[0]) if late.args else "waiting for the storage") from None
+            except (OSError, MemoryError) as error:
+                raise shortage(error, deadline.what) or _system(error, deadline) from error
             except PeerGone as gone:
                 self._forget(client)
                 if self._closed:
@@ -160,6 +174,8 @@ class StorageLink:
                 raise NotConnected(
                     f"{deadline.what}: {error}; run as its owner, or set the storage's socket group", socket=path
                 ) from None
+            except (OSError, MemoryError) as error:
+                raise shortage(error, deadline.what) or _system(error, deadline) from error
             except (PeerGone, WaitedTooLong) as error:
                 pause = _wait(pause, deadline, f"{path}: {error.args[0]}")
 
@@ -179,6 +195,10 @@ def _wait(pause: float, deadline: Deadline, why: str) -> float:
         )
     time.sleep(pause)
     return min(pause * 2, RETRY_S_MAX)
+
+
+def _system(error: BaseException, deadline: Deadline) -> Unavailable:
+    return Unavailable(f"{deadline.what}: the system refused: {error}; see `tensorcast status`, then call again")
 
 
 def _closed(deadline: Deadline) -> TensorCastError:

@@ -14,6 +14,9 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import TypeVar
 
+from tensorcast.shortage import shortage
+from tensorcast_bus.errors import Unavailable
+
 T = TypeVar("T")
 STOP_S_MAX = 2.0
 
@@ -23,10 +26,14 @@ class LoopThread:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self.loop = asyncio.new_event_loop()
+        self.loop = _new_loop()
         self.at_stop: set[Callable[[], Coroutine[object, object, None]]] = set()
         self._thread = threading.Thread(target=self._run, name="tensorcast-bus", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            self.loop.close()
+            raise Unavailable(f"no thread can be started for the bus: {error}; raise this process's limits") from error
 
     def submit(self, work: Coroutine[object, object, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(work, self.loop)
@@ -56,6 +63,13 @@ class LoopThread:
             task.cancel()
         if others:
             await asyncio.wait(others, timeout=STOP_S_MAX / 3)
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        return asyncio.new_event_loop()
+    except OSError as error:
+        raise shortage(error, "connecting to the bus") or error from error
 
 
 _shared: LoopThread | None = None

@@ -19,6 +19,7 @@ import msgspec
 
 from tensorcast.deadline import Deadline
 from tensorcast.loop import shared_loop
+from tensorcast.shortage import shortage
 from tensorcast_bus.bus import Bus
 from tensorcast_bus.errors import NotConnected
 from tensorcast_bus.messages import GatewayRequest
@@ -65,13 +66,23 @@ class GatewayLink:
         return self._wait(self._ask(request, answer, deadline), deadline, "asking a gateway")
 
     def _wait(self, work: Coroutine[object, object, R], deadline: Deadline, phase: str) -> R:
-        asked = shared_loop().submit(work)
+        try:
+            asked = shared_loop().submit(work)
+        except BaseException:
+            work.close()
+            raise
         try:
             # The bus keeps the deadline itself; the margin only guards against a loop that was stopped.
             return asked.result(deadline.left_ms(phase) / 1000 + CLOSE_S_MAX)
         except TimeoutError:
             asked.cancel()
             raise deadline.timeout(phase) from None
+        except OSError as error:
+            raise shortage(error, deadline.what) or error from error
+        finally:
+            # An error holds this frame, and `asked` the error: such a ring keeps the callers' tensors mapped until
+            # the cyclic collector runs.
+            del asked
 
     def close(self) -> None:
         self._closed = True

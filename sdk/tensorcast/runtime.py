@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, TypeAlias, Union
 
 from tensorcast.artifact import Artifact
 from tensorcast.deadline import DEADLINE_MS_DEFAULT
+from tensorcast.ids import checked_id
 from tensorcast.records import ArtifactRecord
 from tensorcast.session import Session, open_session
-from tensorcast_bus.ids import check_art_id
 
 if TYPE_CHECKING:
     import numpy
@@ -45,7 +45,7 @@ class Runtime:
 
     def artifact(self, art_id: str) -> Artifact:
         """A lazy handle; no I/O. Raises Invalid for an id that cannot be one."""
-        return Artifact(self._session, check_art_id(art_id))
+        return Artifact(self._session, checked_id(art_id))
 
     def delete(self, art_id: str, *, deadline_ms: int = DEADLINE_MS_DEFAULT) -> None:
         """The id is gone at once; memory that readers still map returns with their last tensor. Raises NotFound."""

@@ -1,15 +1,22 @@
-"""Writing an artifact as a plain safetensors file: checked first, then a temporary file beside it, then a rename."""
+"""Writing an artifact as a plain safetensors file: checked first, then a temporary file beside it, then a rename.
+
+What stands at the target is replaced only where it is a regular file. A symbolic link stays and its target is replaced;
+a pipe, device, socket or folder is refused, since a rename would put a file in its place.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
+import stat
 from collections.abc import Sequence
 
 from tensorcast.drafts.memory import image_header
+from tensorcast.shortage import shortage
 from tensorcast.tensors import FIRST_SEGMENT
 from tensorcast_bus.dtypes import FILE_DTYPES, alignment
-from tensorcast_bus.errors import FormatMismatch
+from tensorcast_bus.errors import FormatMismatch, Invalid, Unavailable
 from tensorcast_bus.manifest import Manifest, TensorRow
 from tensorcast_native import Attachment
 
@@ -19,8 +26,46 @@ _WRITE_BYTES = 64 << 20
 _NAMES_SHOWN = 10
 
 
+def check_target(path: str) -> str:
+    """The path that a save to `path` replaces. Raises Invalid for what is there and is no regular file."""
+    try:
+        target = os.path.realpath(path)
+        target.encode("utf-8", "surrogateescape")
+    except FileNotFoundError:
+        raise Invalid(f"{path!r} is relative and this process's working folder was deleted; give a full path") from None
+    except ValueError as error:
+        raise Invalid(f"{path!r} cannot be a path: {error}; give another") from None
+    try:
+        seen = os.stat(path)
+    except OSError:
+        return target  # not there yet, or out of reach, which the writing tells with its reason
+    if not stat.S_ISREG(seen.st_mode):
+        raise Invalid(
+            f"{path} is {_kind(seen.st_mode)}, not a regular file, and would be destroyed: nothing was written; write "
+            "to a path of its own and pipe that (`tensorcast get ID FILE && cat FILE | ...`)",
+            path=path,
+        )
+    if not os.path.exists(target) or not os.path.samestat(seen, os.stat(target)):
+        raise Invalid(f"{path} is a file that no path leads to any more; write to a path of its own", path=path)
+    return target
+
+
+def _kind(mode: int) -> str:
+    for test, word in (
+        (stat.S_ISDIR, "a directory"),
+        (stat.S_ISFIFO, "a pipe"),
+        (stat.S_ISCHR, "a character device"),
+        (stat.S_ISBLK, "a block device"),
+        (stat.S_ISSOCK, "a socket"),
+    ):
+        if test(mode):
+            return word
+    return "of an unknown kind"
+
+
 def save_file(attachment: Attachment, manifest: Manifest, path: str) -> None:
-    """Raises FormatMismatch before anything is written, OSError when the disk refuses."""
+    """Raises FormatMismatch and Invalid before anything is written, Unavailable when the disk is full or fails."""
+    path = check_target(path)
     _check(manifest)
     rows = sorted(manifest.tensors, key=lambda t: (-alignment(t.dtype), t.name))
     header = image_header([(t.name, t.dtype, t.shape, t.nbytes) for t in rows], metadata=manifest.metadata)
@@ -29,17 +74,26 @@ def save_file(attachment: Attachment, manifest: Manifest, path: str) -> None:
             f"{manifest.art_id!r} needs a header of {len(header)} bytes; readers of safetensors take "
             f"{FILE_HEADER_BYTES_MAX}; nothing was written: put and save its parts as artifacts of their own"
         )
-    folder, name = os.path.split(os.path.abspath(path))
+    folder, name = os.path.split(path)
     part = os.path.join(folder, f".{name[:100]}.{os.getpid()}.{secrets.token_hex(4)}.part")
     try:
         _write(part, header, attachment, rows)
         os.replace(part, path)
-    except BaseException:
+    except BaseException as error:
         try:
             os.unlink(part)
-        except FileNotFoundError:
-            pass
+        except OSError:
+            pass  # it was never made
+        if isinstance(error, OSError):
+            raise _refused(error, path) from error
         raise
+
+
+def _refused(error: OSError, path: str) -> Invalid | Unavailable:
+    text = f"{path} cannot be written: {error.strerror}; nothing of it was left"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG):
+        return Unavailable(f"{text}: make room on its disk, or write to another", path=path)
+    return shortage(error, f"writing {path}") or Invalid(f"{text}: check its folder and your rights there", path=path)
 
 
 def _check(manifest: Manifest) -> None:

@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tensorcast.cluster_room import cluster_with_url, node_of, read_cluster, runs
+from tensorcast.cluster_room import cluster_with_url, command_up, node_of, read_cluster, runs
 from tensorcast.deadline import DEADLINE_MS_DEFAULT, Deadline
 from tensorcast.drafts.draft import Draft
 from tensorcast.drafts.files import draft_from_path
 from tensorcast.drafts.memory import draft_from_tensors
+from tensorcast.ids import checked_id, text
 from tensorcast.local import StorageLink
 from tensorcast.records import ArtifactRecord, PutStats
 from tensorcast.settings import SdkSettings, read_settings
+from tensorcast.shortage import shortage
 from tensorcast_bus.errors import AlreadyExists, NoLocalStorage, NotConnected, StorageLost, Timeout
-from tensorcast_bus.ids import check_art_id
 from tensorcast_bus.messages import (
     ArtifactPage,
     Delete,
@@ -74,22 +75,22 @@ class Session:
 
     def put(self, x: object, art_id: str, *, durable: bool, deadline_ms: int) -> Stored:
         deadline = Deadline(deadline_ms, f"put of {art_id!r}")
-        check_art_id(art_id)
+        checked_id(art_id)
         self._require_storage(deadline.what)
-        with _draft(x, art_id) as draft:
+        with _draft(x, art_id, deadline) as draft:
             answer = self._storage.put(draft, durable=durable, deadline=deadline)
             if isinstance(answer, PutExists):
                 return _compare(draft, answer, deadline)
             return _stored(draft, answer, deadline)
 
     def attach(self, art_id: str, *, deadline: Deadline, manifest_only: bool = False) -> Attachment:
-        check_art_id(art_id)
+        checked_id(art_id)
         self._require_storage(deadline.what)
         return self._storage.attach(art_id, deadline=deadline, manifest_only=manifest_only)
 
     def delete(self, art_id: str, *, deadline_ms: int) -> None:
         deadline = Deadline(deadline_ms, f"delete of {art_id!r}")
-        check_art_id(art_id)
+        checked_id(art_id)
         if self._has_storage():
             self._storage.ask(AskDelete(art_id), answer=Deleted, deadline=deadline, repeatable=False)
         else:
@@ -97,6 +98,7 @@ class Session:
 
     def list_artifacts(self, prefix: str, *, deadline_ms: int) -> list[ArtifactRecord]:
         deadline = Deadline(deadline_ms, f"list of {prefix!r}")
+        text(prefix, "a prefix of ids")
         found: list[ArtifactRecord] = []
         after = ""
         while True:
@@ -109,7 +111,7 @@ class Session:
 
     def resolve(self, art_id: str, *, deadline_ms: int = DEADLINE_MS_DEFAULT) -> Resolved:
         """The catalog's record and who holds replicas."""
-        check_art_id(art_id)
+        checked_id(art_id)
         deadline = Deadline(deadline_ms, f"resolve of {art_id!r}")
         return self._remote().ask(Resolve(art_id), answer=Resolved, deadline=deadline)
 
@@ -144,7 +146,7 @@ class Session:
             if not runs(pid):
                 raise NotConnected(
                     f"cluster {name!r} is not running any more: its supervisor (pid {pid}) is gone and its storage "
-                    f"does not answer ({lost}); start it again with `tensorcast up --detach`",
+                    f"does not answer ({lost}); start it again with `{command_up(name)}`",
                     cluster=name,
                 ) from None
 
@@ -162,7 +164,7 @@ class Session:
         if not os.path.exists(entry.socket) and not runs(cluster.supervisor_pid):
             raise NotConnected(
                 f"cluster {name!r} is not running any more: its supervisor (pid {cluster.supervisor_pid}) is gone; "
-                "start it again with `tensorcast up --detach`",
+                f"start it again with `{command_up(name)}`",
                 cluster=name,
             )
         return entry.socket
@@ -179,7 +181,10 @@ class Session:
     def _remote(self) -> GatewayLink:
         if self._gateways is None:
             # Attaching never uses the bus; asyncio and its client are imported only by who asks the catalog.
-            remote = importlib.import_module("tensorcast.remote")
+            try:
+                remote = importlib.import_module("tensorcast.remote")
+            except OSError as error:
+                raise shortage(error, "loading the client of the bus") or error from error
             address: type[Address] = remote.Address
             link: type[GatewayLink] = remote.GatewayLink
 
@@ -222,10 +227,10 @@ def _named(settings: SdkSettings, name: str | None, node: str | None) -> Session
     return Session(settings, cluster=chosen, url=cluster.nats_url, node=node)
 
 
-def _draft(x: object, art_id: str) -> Draft:
+def _draft(x: object, art_id: str, deadline: Deadline) -> Draft:
     if isinstance(x, str | os.PathLike):
-        return draft_from_path(os.fsdecode(x), art_id)
-    return draft_from_tensors(x, art_id)
+        return draft_from_path(os.fsdecode(x), art_id, deadline=deadline)
+    return draft_from_tensors(x, art_id, deadline=deadline)
 
 
 def _stored(draft: Draft, done: PutDone, deadline: Deadline) -> Stored:

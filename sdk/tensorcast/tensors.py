@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from tensorcast.deadline import Deadline
 from tensorcast_bus.dtypes import DTYPE_BITS
 from tensorcast_bus.errors import DeviceUnavailable, FormatMismatch
 from tensorcast_bus.manifest import TensorRow
@@ -82,8 +83,9 @@ def check_device(device: str | torch.device) -> torch.device:
 
     try:
         wanted = torch.device(device)
-    except RuntimeError as error:
-        raise DeviceUnavailable(f'{device!r} is no device: {error}; give "cpu" or "cuda:N"') from error
+    except (RuntimeError, TypeError, ValueError, OverflowError) as error:
+        why = str(error).partition("\n")[0]
+        raise DeviceUnavailable(f'{device!r} is no device: {why}; give "cpu" or "cuda:N"') from error
     if wanted.type == "cpu":
         return wanted
     if wanted.type != "cuda":
@@ -97,11 +99,15 @@ def check_device(device: str | torch.device) -> torch.device:
     return wanted
 
 
-def tensors_of(attachment: Attachment, rows: Iterable[TensorRow], *, device: torch.device) -> dict[str, torch.Tensor]:
-    """Private, writable tensors over the attachment's bytes. Tied rows share memory, on every device."""
+def tensors_of(
+    attachment: Attachment, rows: Iterable[TensorRow], *, device: torch.device, deadline: Deadline
+) -> dict[str, torch.Tensor]:
+    """Private, writable tensors over the attachment's bytes. Tied rows share memory, on every device. Raises
+    Timeout."""
     made: dict[tuple[object, ...], torch.Tensor] = {}
     found: dict[str, torch.Tensor] = {}
     for row in rows:
+        deadline.left_ms("making the tensors")
         place = (row.segment, row.offset, row.nbytes, row.dtype, row.shape)
         tensor = made.get(place)
         if tensor is None:
@@ -131,12 +137,14 @@ def torch_form(row: TensorRow) -> tuple[torch.dtype, tuple[int, ...]]:
     return known, row.shape
 
 
-def fill(targets: Mapping[str, torch.Tensor], sources: Mapping[str, torch.Tensor]) -> None:
-    """Copies bytes of equal shape and dtype; targets may be strided and on any device. Autograd does not see it."""
+def fill(targets: Mapping[str, torch.Tensor], sources: Mapping[str, torch.Tensor], *, deadline: Deadline) -> None:
+    """Copies bytes of equal shape and dtype; targets may be strided and on any device. Autograd does not see it. Raises
+    Timeout between two tensors; those before are filled."""
     import torch
 
     with torch.no_grad():
         for name, target in targets.items():
+            deadline.left_ms("filling the targets")
             as_bytes(target.detach()).copy_(as_bytes(sources[name]))
 
 

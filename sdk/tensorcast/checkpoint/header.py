@@ -7,11 +7,14 @@ be mapped and handed out without another check; what does not is a BadCheckpoint
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from tensorcast.checkpoint.looks import HEAD_BYTES, looks_of
 from tensorcast.checkpoint.opened import OpenedFile
 from tensorcast.checkpoint.strict_json import Json, parse
+from tensorcast.deadline import Deadline
 from tensorcast_bus.dtypes import DTYPE_BITS, FILE_DTYPES, tensor_bytes
 from tensorcast_bus.errors import BadCheckpoint
 from tensorcast_bus.manifest import SourceFile
@@ -43,12 +46,17 @@ class FileHeader(msgspec.Struct, frozen=True):
     metadata: dict[str, str]
 
 
-def read_header(opened: OpenedFile) -> FileHeader:
-    """Raises BadCheckpoint naming the file, what is wrong, what it looks like, and the next step."""
+def read_header(opened: OpenedFile, deadline: Deadline) -> FileHeader:
+    """Raises Timeout, and BadCheckpoint naming the file, what is wrong, what it looks like, and the next step."""
     size = opened.source.size
-    blob, start = _header_bytes(opened)
+    phase = f"reading the header of {opened.shown}"
+
+    def look() -> object:
+        return deadline.left_ms(phase)
+
+    blob, start = _header_bytes(opened, look)
     try:
-        entries, metadata = _parse(blob, start)
+        entries, metadata = _parse(blob, start, look)
         _check_tiling(entries, start, size)
     except ValueError as error:
         raise bad(opened, str(error)) from None
@@ -72,7 +80,7 @@ def bad(opened: OpenedFile, problem: str) -> BadCheckpoint:
     )
 
 
-def _header_bytes(opened: OpenedFile) -> tuple[bytes, int]:
+def _header_bytes(opened: OpenedFile, look: Callable[[], object]) -> tuple[bytes, int]:
     size = opened.source.size
     if size == 0:
         raise BadCheckpoint(
@@ -97,15 +105,15 @@ def _header_bytes(opened: OpenedFile) -> tuple[bytes, int]:
         raise bad(opened, f"has a header of {length} bytes; the limit header_bytes_max is {HEADER_BYTES_MAX}")
     if first[8:] != b"{":
         raise bad(opened, "has no JSON object after the 8 bytes of header length")
-    blob = opened.read(length, 8)
+    blob = opened.read(length, 8, look)
     if len(blob) != length:
         raise bad(opened, f"ended after {len(blob)} of {length} header bytes while it was read")
     return blob, 8 + length
 
 
-def _parse(blob: bytes, start: int) -> tuple[tuple[Entry, ...], dict[str, str]]:
+def _parse(blob: bytes, start: int, look: Callable[[], object]) -> tuple[tuple[Entry, ...], dict[str, str]]:
     try:
-        tree = parse(blob)
+        tree = parse(blob, look=look)
     except ValueError as error:
         raise ValueError(f"has a header that {error}") from None
     if not isinstance(tree, dict):
@@ -113,7 +121,10 @@ def _parse(blob: bytes, start: int) -> tuple[tuple[Entry, ...], dict[str, str]]:
     metadata = _metadata(tree.pop(METADATA, {}))
     if len(tree) > TENSORS_MAX:
         raise ValueError(f"names {len(tree)} tensors; the limit tensors_max is {TENSORS_MAX}")
-    entries = [_entry(name, value, start) for name, value in tree.items()]
+    entries: list[Entry] = []
+    for name, value in tree.items():
+        look()
+        entries.append(_entry(name, value, start))
     # Zero-size tensors sort before the one that begins where they lie.
     return tuple(sorted(entries, key=lambda e: (e.begin, e.end, e.name))), metadata
 

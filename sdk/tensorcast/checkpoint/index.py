@@ -13,6 +13,7 @@ import msgspec
 
 from tensorcast.checkpoint.opened import OpenedFile
 from tensorcast.checkpoint.strict_json import parse
+from tensorcast.deadline import Deadline
 from tensorcast_bus.errors import BadCheckpoint
 
 INDEX_NAME = "model.safetensors.index.json"
@@ -35,8 +36,8 @@ class Index(msgspec.Struct, frozen=True):
         return tuple(sorted(set(self.places.values())))
 
 
-def read_index(path: str) -> Index:
-    """Raises BadCheckpoint: unreadable, too big, not an index, a shard outside the folder, or a shard not there."""
+def read_index(path: str, deadline: Deadline) -> Index:
+    """Raises Timeout, and BadCheckpoint: unreadable, too big, no index, a shard outside the folder or not there."""
     opened = OpenedFile(path)
     try:
         size = opened.source.size
@@ -47,7 +48,7 @@ def read_index(path: str) -> Index:
     finally:
         opened.close()
     # The folder of the path as given, not of the file behind it: a cache links the index and its shards one by one.
-    index = Index(path, os.path.dirname(os.path.abspath(path)), _places(path, blob))
+    index = Index(path, os.path.dirname(os.path.abspath(path)), _places(path, blob, deadline))
     _check_shards_there(index)
     return index
 
@@ -105,10 +106,10 @@ def compare(index: Index, held: Mapping[str, Sequence[str]]) -> None:
         )
 
 
-def _places(path: str, blob: bytes) -> dict[str, str]:
+def _places(path: str, blob: bytes, deadline: Deadline) -> dict[str, str]:
     try:
         # Indexes carry totals in their metadata that some writers spell with a point; nothing here depends on them.
-        tree = parse(blob, fractions=True)
+        tree = parse(blob, fractions=True, look=lambda: deadline.left_ms(f"reading {path}"))
     except ValueError as error:
         raise BadCheckpoint(f"{path} {error}; it is no index of a checkpoint: download it again", path=path) from None
     table = tree.get("weight_map") if isinstance(tree, dict) else None

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 
+from tensorcast.shortage import shortage
 from tensorcast_bus.errors import BadCheckpoint
 from tensorcast_bus.manifest import SourceFile
 
@@ -17,15 +19,17 @@ class OpenedFile:
     """`fd` is owned and closed with close(). `shown` is the path as the caller gave it, for error texts."""
 
     def __init__(self, path: str) -> None:
-        """Raises BadCheckpoint when there is no readable regular file at `path`."""
+        """Raises BadCheckpoint when there is no readable regular file at `path`, Unavailable without a descriptor."""
         self.shown = path
         self.fd = -1
-        resolved = os.path.realpath(path)
+        resolved = path
         try:
+            resolved = os.path.realpath(path)
+            resolved.encode()
             # Without O_NONBLOCK, opening a named pipe would wait for a writer for ever.
             self.fd = os.open(resolved, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except (OSError, ValueError) as error:
-            raise _cannot_open(path, resolved, error) from error
+            raise shortage(error, f"opening {path}") or _cannot_open(path, resolved, error) from error
         seen = os.fstat(self.fd)
         if not stat.S_ISREG(seen.st_mode):
             self.close()
@@ -34,10 +38,11 @@ class OpenedFile:
             )
         self.source = identity(resolved, seen)
 
-    def read(self, nbytes: int, offset: int) -> bytes:
-        """Exactly what the file has of that range, which may be less."""
+    def read(self, nbytes: int, offset: int, look: Callable[[], object] = lambda: None) -> bytes:
+        """Exactly what the file has of that range, which may be less. `look` is called before each part."""
         parts: list[bytes] = []
         while nbytes:
+            look()
             try:
                 part = os.pread(self.fd, min(nbytes, 8 << 20), offset)
             except OSError as error:
@@ -74,6 +79,12 @@ def changed(path: str) -> BadCheckpoint:
 
 
 def _cannot_open(path: str, resolved: str, error: OSError | ValueError) -> BadCheckpoint:
+    if isinstance(error, UnicodeError):
+        return BadCheckpoint(
+            f"{path!r} (it resolves to {resolved!r}) is not UTF-8, which a manifest cannot name; rename the file or "
+            "its folder, or put a link's target under another name",
+            path=path,
+        )
     if isinstance(error, FileNotFoundError) and os.path.islink(path):
         target = os.readlink(path)
         return BadCheckpoint(
@@ -82,6 +93,8 @@ def _cannot_open(path: str, resolved: str, error: OSError | ValueError) -> BadCh
             target=target,
         )
     reason = error.strerror if isinstance(error, OSError) else str(error)
+    if isinstance(error, FileNotFoundError) and not os.path.isabs(resolved):
+        reason = "this process's working folder was deleted"
     return BadCheckpoint(
         f"{path} cannot be opened: {reason} (it resolves to {resolved}); check path and rights", path=path
     )

@@ -8,6 +8,7 @@ from types import TracebackType
 from tensorcast.checkpoint.header import TENSORS_MAX, FileHeader, read_header
 from tensorcast.checkpoint.index import Index, compare, index_in, read_index
 from tensorcast.checkpoint.opened import OpenedFile
+from tensorcast.deadline import Deadline
 from tensorcast_bus.errors import BadCheckpoint
 from tensorcast_bus.manifest import SourceFile
 
@@ -40,15 +41,15 @@ class Checkpoint:
         self.close()
 
 
-def open_checkpoint(path: str) -> Checkpoint:
-    """Opens and checks everything before anything is moved. Raises BadCheckpoint."""
-    paths, index = _files(path)
+def open_checkpoint(path: str, deadline: Deadline) -> Checkpoint:
+    """Opens and checks everything before anything is moved. Raises BadCheckpoint and Timeout."""
+    paths, index = _files(path, deadline)
     opened: list[OpenedFile] = []
     try:
         headers: list[FileHeader] = []
         for file in paths:
             opened.append(OpenedFile(file))
-            headers.append(read_header(opened[-1]))
+            headers.append(read_header(opened[-1], deadline))
         if index is not None:
             compare(index, {s: [e.name for e in h.entries] for s, h in zip(index.shards, headers, strict=True)})
         if sum(len(h.entries) for h in headers) > TENSORS_MAX:
@@ -60,10 +61,10 @@ def open_checkpoint(path: str) -> Checkpoint:
     return Checkpoint(tuple(opened), tuple(headers))
 
 
-def identities(path: str) -> tuple[SourceFile, ...]:
-    """Which files a path stands for, as they are now; no header is read. Raises BadCheckpoint."""
+def identities(path: str, deadline: Deadline) -> tuple[SourceFile, ...]:
+    """Which files a path stands for, as they are now; no header is read. Raises BadCheckpoint and Timeout."""
     found: list[SourceFile] = []
-    paths, index = _files(path)
+    paths, index = _files(path, deadline)
     for file in (*paths, *([index.path] if index else [])):
         opened = OpenedFile(file)
         found.append(opened.source)
@@ -71,10 +72,10 @@ def identities(path: str) -> tuple[SourceFile, ...]:
     return tuple(found)
 
 
-def _files(path: str) -> tuple[tuple[str, ...], Index | None]:
+def _files(path: str, deadline: Deadline) -> tuple[tuple[str, ...], Index | None]:
     if os.path.isdir(path):
         path = index_in(path)
     if path.endswith(".json"):
-        index = read_index(path)
+        index = read_index(path, deadline)
         return tuple(os.path.join(index.folder, shard) for shard in index.shards), index
     return (path,), None

@@ -14,8 +14,15 @@ DIGITS_MAX = 20
 Json = str | int | bool | None | list["Json"] | dict[str, "Json"]
 
 
-def parse(blob: bytes, *, values_max: int = JSON_VALUES_MAX, fractions: bool = False) -> Json:
-    """Raises ValueError with what is wrong, in words. `fractions` lets numbers with a point pass as text."""
+def parse(
+    blob: bytes,
+    *,
+    values_max: int = JSON_VALUES_MAX,
+    fractions: bool = False,
+    look: Callable[[], object] = lambda: None,
+) -> Json:
+    """Raises ValueError with what is wrong, in words. `fractions` lets numbers with a point pass as text; `look` is
+    called at every object, and may end the parsing by what it raises."""
     # Every value but the first has a comma or an opening bracket before it, so this bounds what the parser can build.
     values = blob.count(b",") + blob.count(b"[") + blob.count(b"{")
     if values > values_max:
@@ -26,7 +33,10 @@ def parse(blob: bytes, *, values_max: int = JSON_VALUES_MAX, fractions: bool = F
         raise ValueError(f"is not UTF-8 at byte {error.start}") from None
     fraction: Callable[[str], Json] = str if fractions else _no_fraction
     decoder = json.JSONDecoder(
-        object_pairs_hook=_unique, parse_float=fraction, parse_constant=_no_constant, parse_int=_small_int
+        object_pairs_hook=lambda pairs: _unique(pairs, look),
+        parse_float=fraction,
+        parse_constant=_no_constant,
+        parse_int=_small_int,
     )
     try:
         found: Json = decoder.decode(text)
@@ -37,7 +47,8 @@ def parse(blob: bytes, *, values_max: int = JSON_VALUES_MAX, fractions: bool = F
     return found
 
 
-def _unique(pairs: Sequence[tuple[str, Json]]) -> dict[str, Json]:
+def _unique(pairs: Sequence[tuple[str, Json]], look: Callable[[], object]) -> dict[str, Json]:
+    look()
     found: dict[str, Json] = {}
     for name, value in pairs:
         if name in found:

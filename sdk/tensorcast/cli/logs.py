@@ -6,6 +6,8 @@ import os
 import time
 from dataclasses import dataclass
 
+import msgspec
+
 from tensorcast.cli import cluster
 from tensorcast.cli.words import Words
 from tensorcast_bus.errors import NotConnected, NotFound
@@ -36,23 +38,36 @@ def logs(words: Words) -> int:
     if words.process and words.process not in names:
         raise NotFound(f"no process {words.process!r} has a log in {folder}; there are: {', '.join(names) or 'none'}")
     chosen = [_Log(n, os.path.join(folder, f"{n}.log")) for n in ([words.process] if words.process else names)]
-    labelled = len(chosen) > 1
+    show = _print_record if words.json else _print_labelled if len(chosen) > 1 else _print_plain
     for log in chosen:
         for line in _tail(log, words.lines):
-            _print(log, line, labelled=labelled)
+            show(log, line)
     try:
         while words.follow:
             time.sleep(_POLL_S)
             for log in chosen:
                 for line in _more(log):
-                    _print(log, line, labelled=labelled)
+                    show(log, line)
     except KeyboardInterrupt:
         pass  # the way to end following
     return 0
 
 
-def _print(log: _Log, line: str, *, labelled: bool) -> None:
-    print(f"{log.process:<14} {line}" if labelled else line, flush=True)
+def _print_plain(log: _Log, line: str) -> None:
+    print(line, flush=True)
+
+
+def _print_labelled(log: _Log, line: str) -> None:
+    print(f"{log.process:<14} {line}", flush=True)
+
+
+def _print_record(log: _Log, line: str) -> None:
+    """One JSON object a line: the fields of a structured line, `line` for what a process wrote in another form."""
+    try:
+        fields = msgspec.json.decode(line, type=dict[str, object])
+    except msgspec.DecodeError:
+        fields = {"line": line}
+    print(msgspec.json.encode({"process": log.process} | fields | {"process": log.process}).decode(), flush=True)
 
 
 def _tail(log: _Log, count: int) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from tensorcast.cli import cluster, render
 from tensorcast.cli.words import Words
-from tensorcast.cluster_room import runs
+from tensorcast.cluster_room import command_up, runs
 from tensorcast.session import Session
 from tensorcast.settings import read_settings
 from tensorcast_bus.cluster import ClusterFile
@@ -36,7 +36,7 @@ def status(words: Words) -> int:
     if not runs(found.supervisor_pid):
         raise NotConnected(
             f"cluster {found.name!r} is not running: its supervisor (pid {found.supervisor_pid}) is gone; start it "
-            "again with `tensorcast up --detach`"
+            f"again with `{command_up(found.name)}`"
         )
     workers, silence = _workers(found)
     well = found.state == "ready" and not silence and all(p.state == "ready" for p in found.processes)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from tensorcast.cli import cluster, render
 from tensorcast.cli.words import Words
@@ -15,6 +18,7 @@ from tensorcast_bus.errors import NotConnected, TensorCastError, Unavailable
 
 NODE_DEFAULT = "a"
 READY_S_MAX = 60.0
+STOP_S_MAX = 30.0
 LOG_BYTES_MAX = 8 << 20
 _POLL_S = 0.02
 _TAIL_LINES = 20
@@ -46,26 +50,65 @@ def _detached(words: Words, folder: str, command: list[str]) -> int:
     log = _log_path(folder)
     started = time.monotonic()
     fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        seen = os.fstat(fd).st_size
-        child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=fd, stderr=fd, start_new_session=True, cwd="/"
-        )
-    finally:
-        os.close(fd)
-    while True:
+    with _noted_signals() as signals:
+        try:
+            seen = os.fstat(fd).st_size
+            child = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=fd, stderr=fd, start_new_session=True, cwd="/"
+            )
+        finally:
+            os.close(fd)
+        try:
+            ready = _wait_ready(words, child, signals)
+        except BaseException:
+            _stop(child)
+            raise
+    if ready is not None:
+        _show(words, ready, folder, time.monotonic() - started)
+        return 0
+    if child.returncode is not None:
+        raise TensorCastError(f"the cluster did not start (exit code {child.returncode}):\n{_tail(log, seen)}")
+    _stop(child)
+    raise Unavailable(f"the cluster was not ready within {READY_S_MAX:.0f} s and was stopped:\n{_tail(log, seen)}")
+
+
+def _wait_ready(words: Words, child: subprocess.Popen[bytes], signals: Sequence[int]) -> ClusterFile | None:
+    """None where the supervisor ended, or was not ready in time. Raises KeyboardInterrupt after a signal."""
+    until = time.monotonic() + READY_S_MAX
+    while time.monotonic() < until and child.poll() is None:
+        if signals:
+            raise KeyboardInterrupt
         ready = _ready(words, child.pid)
         if ready is not None:
-            _show(words, ready, folder, time.monotonic() - started)
-            return 0
-        if child.poll() is not None:
-            raise TensorCastError(f"the cluster did not start (exit code {child.returncode}):\n{_tail(log, seen)}")
-        if time.monotonic() - started > READY_S_MAX:
-            child.terminate()
-            raise Unavailable(
-                f"the cluster was not ready within {READY_S_MAX:.0f} s and was told to stop:\n{_tail(log, seen)}"
-            )
+            return ready
         time.sleep(_POLL_S)
+    return None
+
+
+def _stop(child: subprocess.Popen[bytes]) -> None:
+    """A cluster that its caller gave up waiting for must not live on unseen."""
+    if child.poll() is not None:
+        return
+    child.terminate()
+    try:
+        child.wait(STOP_S_MAX)
+    except subprocess.TimeoutExpired:
+        child.kill()  # its processes end with it
+        child.wait()
+
+
+@contextmanager
+def _noted_signals() -> Iterator[Sequence[int]]:
+    """What came of the signals that end a command. Noted, not raised: one that came between the start of the supervisor
+    and the wait for it would leave it running unseen."""
+    told: list[int] = []
+    ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {n: signal.signal(n, lambda n, _: told.append(n)) for n in ends if signal.getsignal(n) != signal.SIG_IGN}
+    try:
+        yield told
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _ready(words: Words, pid: int) -> ClusterFile | None:

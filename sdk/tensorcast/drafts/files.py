@@ -46,10 +46,11 @@ class _Aside(msgspec.Struct):
         self.nbytes = start + nbytes
 
 
-def draft_from_path(path: str, art_id: str) -> Draft:
-    """Raises BadCheckpoint. The draft owns the open files; leaving it closes them."""
-    checkpoint = open_checkpoint(path)
+def draft_from_path(path: str, art_id: str, *, deadline: Deadline) -> Draft:
+    """Raises BadCheckpoint and Timeout. The draft owns the open files; leaving it closes them."""
+    checkpoint = open_checkpoint(path, deadline)
     try:
+        deadline.left_ms("describing the tensors")
         return _draft(checkpoint, art_id)
     except BaseException:
         checkpoint.close()

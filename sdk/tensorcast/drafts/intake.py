@@ -7,7 +7,6 @@ dtype are tied: they share a block key, and are stored once.
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterator, Mapping
 from types import ModuleType
@@ -16,6 +15,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tensorcast.checkpoint.header import METADATA, RANK_MAX, TENSORS_MAX
+from tensorcast.deadline import Deadline
+from tensorcast.drafts.dense import dense_array, dense_tensor
 from tensorcast.tensors import TORCH_NAMES, as_bytes
 from tensorcast_bus.errors import BadCheckpoint
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 LONE_NAME = "tensor"
 NESTING_MAX = 64
 NAME_BYTES_MAX = 4096
+_PHASE = "taking apart what was given"
 _NUMPY_NAMES: Mapping[str, str] = {
     "bool": "BOOL",
     "int8": "I8",
@@ -64,10 +66,11 @@ class Block(msgspec.Struct, frozen=True):
     keep: object
 
 
-def blocks_of(x: object) -> list[Block]:
-    """Raises BadCheckpoint naming the tensor that cannot be stored, and why."""
+def blocks_of(x: object, deadline: Deadline) -> list[Block]:
+    """Raises BadCheckpoint naming the tensor that cannot be stored, and why; Timeout between and inside copies."""
     named: dict[str, tuple[object, str]] = {}
     for path, value in _flat(x):
+        deadline.left_ms(_PHASE)
         name = ".".join(path)
         shown = " / ".join(repr(p) for p in path)
         if name in named:
@@ -79,7 +82,7 @@ def blocks_of(x: object) -> list[Block]:
     if len(named) > TENSORS_MAX:
         raise BadCheckpoint(f"{len(named)} tensors in one put; the limit tensors_max is {TENSORS_MAX}")
     made: dict[object, Block] = {}
-    return [_block(name, value, made) for name, (value, _) in named.items()]
+    return [_block(name, value, made, deadline) for name, (value, _) in named.items()]
 
 
 def _flat(x: object) -> Iterator[tuple[tuple[str, ...], object]]:
@@ -119,12 +122,13 @@ def _check_name(name: str) -> None:
         )
 
 
-def _block(name: str, value: object, made: dict[object, Block]) -> Block:
+def _block(name: str, value: object, made: dict[object, Block], deadline: Deadline) -> Block:
+    deadline.left_ms(_PHASE)
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None and isinstance(value, torch.Tensor):
-        return _from_torch(name, value, made, torch)
+        return _from_torch(name, value, made, deadline)
     if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
-        return _from_numpy(name, value, made, numpy)
+        return _from_numpy(name, value, made, deadline)
     raise BadCheckpoint(
         f"{name!r} is of type {type(value).__name__}, which is no tensor; give torch tensors or numpy arrays "
         "(wrap plain numbers in torch.tensor(), leave out what is no tensor)",
@@ -132,7 +136,8 @@ def _block(name: str, value: object, made: dict[object, Block]) -> Block:
     )
 
 
-def _from_torch(name: str, tensor: torch.Tensor, made: dict[object, Block], torch: ModuleType) -> Block:
+def _from_torch(name: str, tensor: torch.Tensor, made: dict[object, Block], deadline: Deadline) -> Block:
+    torch = sys.modules["torch"]
     dtype = _torch_name(name, tensor, torch)
     plain = as_bytes(tensor.detach())
     shape = tuple(plain.shape)
@@ -143,16 +148,26 @@ def _from_torch(name: str, tensor: torch.Tensor, made: dict[object, Block], torc
             )
         shape = (*shape[:-1], shape[-1] * 2)
     marks = (plain.is_conj(), plain.is_neg())
-    tie = (str(plain.device), plain.data_ptr(), tuple(plain.shape), plain.stride(), dtype, marks)
+    tie = (str(plain.device), _address(name, plain), tuple(plain.shape), plain.stride(), dtype, marks)
     if plain.numel() and (known := made.get(tie)) is not None:
         return msgspec.structs.replace(known, name=name, copied=0)
-    # A conjugate or negative view holds other bytes than it shows; making it contiguous is not enough.
-    dense = plain.cpu().resolve_conj().resolve_neg().contiguous()
+    dense = dense_tensor(plain, torch=torch, deadline=deadline)
     nbytes = dense.numel() * dense.itemsize
-    copied = nbytes if dense.data_ptr() != plain.data_ptr() or plain.device.type != "cpu" else 0
+    copied = 0 if dense is plain else nbytes
     block = Block(name, dtype, shape, dense.data_ptr(), nbytes, tie, copied, (tensor, dense))
     made[tie] = block
     return block
+
+
+def _address(name: str, tensor: torch.Tensor) -> int:
+    try:
+        return tensor.data_ptr()
+    except RuntimeError:
+        raise BadCheckpoint(
+            f"tensor {name!r} has no memory of its own: it stands for many values inside a function transform "
+            "(torch.vmap, torch.func.grad, torch.compile); put what the transformed function returns",
+            tensor=name,
+        ) from None
 
 
 def _torch_name(name: str, tensor: torch.Tensor, torch: ModuleType) -> str:
@@ -183,8 +198,9 @@ def _from_numpy(
     name: str,
     value: numpy.ndarray[tuple[int, ...], numpy.dtype[numpy.generic]],
     made: dict[object, Block],
-    numpy: ModuleType,
+    deadline: Deadline,
 ) -> Block:
+    numpy = sys.modules["numpy"]
     if isinstance(value, numpy.ma.MaskedArray):
         raise BadCheckpoint(f"{name!r} is a masked array; put .filled() or data and mask apart", tensor=name)
     dtype = _NUMPY_NAMES.get(value.dtype.name)
@@ -199,9 +215,8 @@ def _from_numpy(
     tie = ("cpu", array.ctypes.data, array.shape, array.strides, dtype, array.dtype.byteorder)
     if array.size and (known := made.get(tie)) is not None:
         return msgspec.structs.replace(known, name=name, copied=0)
-    dense = numpy.require(array.astype(array.dtype.newbyteorder("<"), copy=False), requirements=["C", "A"])
-    nbytes = math.prod(array.shape) * array.dtype.itemsize
-    copied = nbytes if dense.ctypes.data != array.ctypes.data else 0
-    block = Block(name, dtype, tuple(array.shape), dense.ctypes.data, nbytes, tie, copied, (value, array, dense))
+    dense = dense_array(array, numpy=numpy, deadline=deadline)
+    copied = 0 if dense is array else dense.nbytes
+    block = Block(name, dtype, tuple(array.shape), dense.ctypes.data, dense.nbytes, tie, copied, (value, array, dense))
     made[tie] = block
     return block

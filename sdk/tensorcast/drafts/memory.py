@@ -25,11 +25,12 @@ DTYPES_KEY = "tensorcast.dtypes"
 Described = tuple[str, str, tuple[int, ...], int]
 
 
-def draft_from_tensors(x: object, art_id: str) -> Draft:
-    """`x`: a tensor, array, (nested) dict of them, or module. Raises BadCheckpoint."""
-    blocks = blocks_of(x)
+def draft_from_tensors(x: object, art_id: str, *, deadline: Deadline) -> Draft:
+    """`x`: a tensor, array, (nested) dict of them, or module. Raises BadCheckpoint and Timeout."""
+    blocks = blocks_of(x, deadline)
     blocks.sort(key=lambda b: (-alignment(b.dtype), b.name))
     stored = _one_for_each_tie(blocks)
+    deadline.left_ms("describing the tensors")
     header = image_header([(b.name, b.dtype, b.shape, b.nbytes) for b in stored])
     pieces = [Piece(0, INLINE, 0, len(header), 0)]
     at, places = len(header), dict[object, int]()
@@ -42,6 +43,7 @@ def draft_from_tensors(x: object, art_id: str) -> Draft:
         TensorRow(b.name, b.dtype, b.shape, 0, places[b.tie] if b.nbytes else 0, b.nbytes)
         for b in sorted(blocks, key=lambda b: (places.get(b.tie, 0) if b.nbytes else 0, b.name))
     ]
+    deadline.left_ms("describing the tensors")
     manifest = Manifest(MANIFEST_VERSION, art_id, (SegmentRow(at),), tuple(rows))
     by_name = {b.name: b for b in blocks}
     return Draft(

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,69 @@ def test_output_cut_short_by_its_reader_is_no_failure(cluster: Cluster) -> None:
     assert (done.returncode, done.stderr) == (0, "") and len(done.stdout.splitlines()) == 1
 
 
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_streams_that_are_closed_end_no_command(cluster: Cluster, file: Path, closed: str) -> None:
+    for words, code in ((f"put {file} cli/closed", 0), ("ls", 0), ("rm cli/closed", 0), ("rm cli/closed", 1)):
+        done = subprocess.run(
+            ["bash", "-c", f"{sys.executable} -m tensorcast.cli {words} {closed}"],
+            env=cluster.environment,
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S_MAX,
+            check=False,
+        )
+        assert done.returncode == code and "Traceback" not in done.stderr
+
+
+def test_errors_that_nobody_reads_keep_their_code(cluster: Cluster) -> None:
+    done = subprocess.run(
+        [
+            "bash",
+            "-c",
+            f"{sys.executable} -m tensorcast.cli rm cli/none 2>&1 >/dev/null | true; exit ${{PIPESTATUS[0]}}",
+        ],
+        env=cluster.environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=WAIT_S_MAX,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_ids_beyond_the_output_encoding_are_shown_by_escapes(
+    cluster: Cluster, rt: tc.Runtime, encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rt.put(torch.ones(1), "cli/ü日")
+    monkeypatch.setenv("PYTHONIOENCODING", encoding)
+    done = subprocess.run(
+        [sys.executable, "-m", "tensorcast.cli", "ls", "cli/ü", "-q"],
+        env=cluster.environment,
+        capture_output=True,
+        timeout=WAIT_S_MAX,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.decode(encoding).strip() == "cli/ü日".encode(encoding, "backslashreplace").decode(encoding)
+    rt.delete("cli/ü日")
+
+
+def test_get_over_a_pipe_is_refused_and_leaves_it(cluster: Cluster, file: Path, tmp_path: Path) -> None:
+    cluster.cli("put", str(file), "cli/pipe")
+    os.mkfifo(tmp_path / "pipe")
+    for target, kind in ((str(tmp_path / "pipe"), "a pipe"), ("/dev/stdout", "a pipe")):
+        done = cluster.cli("get", "cli/pipe", target, check=False)
+        assert done.returncode == 1 and f"is {kind}" in done.stderr and done.stdout == ""
+    assert (tmp_path / "pipe").is_fifo() and Path("/dev/stdout").is_symlink()
+
+
+def test_logs_as_json_are_objects(cluster: Cluster) -> None:
+    records = [json.loads(line) for line in cluster.cli("logs", "--json").stdout.splitlines()]
+    assert {r["process"] for r in records} >= {"nats", "storage-a", "gateway-0", "supervisor"}
+    assert all("line" in r or "event" in r for r in records)
+
+
 def test_progress_is_shown_when_asked_for(cluster: Cluster, tmp_path: Path, rt: tc.Runtime) -> None:
     big = tmp_path / "big.safetensors"
     safetensors.torch.save_file({"w": torch.zeros(200 << 18)}, big)
@@ -151,6 +215,45 @@ def test_up_in_the_foreground_ends_with_ctrl_c_and_leaves_nothing(tmp_path: Path
     assert child.wait(WAIT_S_MAX) == 0, said
     assert not (cluster.folder / "cluster.json").exists()
     assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
+
+
+def supervisor_of(cluster: Cluster) -> int | None:
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"tensorcast_services.supervisor" in words and str(cluster.folder).encode() in words:
+            return int(pid)
+    return None
+
+
+@pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_up_that_is_interrupted_while_it_waits_leaves_no_cluster(tmp_path: Path, sig: signal.Signals) -> None:
+    cluster = Cluster("interrupted", tmp_path)
+    child = subprocess.Popen(
+        [sys.executable, "-m", "tensorcast.cli", "up", "--detach", "--set", "storage.host_bytes_max=64MiB"],
+        env=cluster.environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    until = time.monotonic() + WAIT_S_MAX
+    while supervisor_of(cluster) is None and child.poll() is None and time.monotonic() < until:
+        pass  # it shows up long before the cluster is ready
+    child.send_signal(sig)
+    assert child.wait(WAIT_S_MAX) == 1
+    assert supervisor_of(cluster) is None and not (cluster.folder / "cluster.json").exists()
+
+
+def test_a_relative_runtime_folder_is_one_for_all_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    cluster = Cluster("relative", Path("run"))
+    assert cluster.cli("up", "--detach", "--set", "storage.host_bytes_max=64MiB").returncode == 0
+    try:
+        assert (tmp_path / "run/tensorcast/relative/cluster.json").exists()
+        assert cluster.cli("status").returncode == 0
+    finally:
+        assert cluster.cli("down").returncode == 0
 
 
 def test_up_with_a_setting_that_is_none_says_which(tmp_path: Path) -> None:

@@ -108,6 +108,11 @@ def test_copy_into_is_strict_before_it_writes(rt: tc.Runtime) -> None:
     assert not any(int(t.count_nonzero()) for t in targets.values())
 
 
+def test_copy_into_the_meta_device_is_refused(rt: tc.Runtime) -> None:
+    with pytest.raises(FormatMismatch, match="meta device"):
+        rt.put(torch.ones(2), "rt/meta").copy_into({"tensor": torch.empty(2, device="meta")})
+
+
 def test_save_writes_a_file_that_others_read_and_keeps_metadata(rt: tc.Runtime, tmp_path: Path) -> None:
     source = tmp_path / "source.safetensors"
     wanted = {"w": torch.randn(300, 300), "e": torch.empty(0, 2), "u": torch.arange(3, dtype=torch.uint8)}
@@ -135,9 +140,36 @@ def test_save_refuses_what_the_format_cannot_say_before_it_writes(rt: tc.Runtime
 
 def test_a_save_that_fails_leaves_nothing_behind(rt: tc.Runtime, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
-    with pytest.raises(OSError, match="directory"):
+    with pytest.raises(Invalid, match="is a directory"):
         rt.put(torch.ones(3), "rt/save-fails").save(tmp_path / "folder")
+    with pytest.raises(Invalid, match="No such file or directory"):
+        rt.artifact("rt/save-fails").save(tmp_path / "nowhere" / "x")
     assert os.listdir(tmp_path) == ["folder"]
+
+
+def test_a_save_leaves_alone_what_is_no_regular_file(rt: tc.Runtime, tmp_path: Path) -> None:
+    stored = rt.put(torch.ones(3), "rt/save-over")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link to pipe").symlink_to("pipe")
+    for target, kind in (("pipe", "a pipe"), ("link to pipe", "a pipe"), ("/dev/null", "a character device")):
+        with pytest.raises(Invalid, match=f"{kind}, not a regular file.*pipe that"):
+            stored.save(tmp_path / target)
+    assert (tmp_path / "pipe").is_fifo() and (tmp_path / "link to pipe").is_symlink()
+    assert Path("/dev/null").is_char_device() and sorted(os.listdir(tmp_path)) == ["link to pipe", "pipe"]
+
+
+def test_a_save_over_a_link_keeps_the_link_and_replaces_its_target(rt: tc.Runtime, tmp_path: Path) -> None:
+    stored = rt.put({"w": torch.ones(3)}, "rt/save-link")
+    (tmp_path / "there").mkdir()
+    for name, before in (("old", b"old"), ("new", None)):
+        target, link = tmp_path / "there" / name, tmp_path / name
+        if before is not None:
+            target.write_bytes(before)
+        link.symlink_to(target)
+        stored.save(link)
+        assert link.is_symlink() and not target.is_symlink()
+        assert torch.equal(safetensors.torch.load_file(target)["w"], torch.ones(3))
+    assert sorted(os.listdir(tmp_path / "there")) == ["new", "old"]
 
 
 def test_the_catalog_is_listed_by_prefix_in_order(rt: tc.Runtime) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -61,6 +62,23 @@ def test_the_logs_of_a_stopped_cluster_can_be_read(
     (folder / "b.log").write_text("there\n")
     assert logs.logs(Words("logs", cluster="x")) == 0
     assert [row.split() for row in capsys.readouterr().out.splitlines()] == [["a", "hello"], ["b", "there"]]
+
+
+def test_logs_as_json_are_one_object_a_line_whatever_was_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    folder = tmp_path / "tensorcast" / "x" / "logs"
+    folder.mkdir(parents=True)
+    (folder / "a.log").write_text('{"event": "ready", "process": "other", "n": 1}\n[1, 2]\n')
+    (folder / "b.log").write_bytes(b'plain "text" \xff\n{"cut": \n')
+    assert logs.logs(Words("logs", cluster="x", json=True)) == 0
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [
+        {"process": "a", "event": "ready", "n": 1},
+        {"process": "a", "line": "[1, 2]"},
+        {"process": "b", "line": 'plain "text" \ufffd'},
+        {"process": "b", "line": '{"cut": '},
+    ]
 
 
 def test_up_makes_folders_that_nobody_else_can_enter(tmp_path: Path) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from tensorcast.cluster_room import cluster_with_url, folder_of, node_of, read_cluster
-from tensorcast.errors import NotConnected, NotFound
+import tensorcast as tc
+from tensorcast.cluster_room import cluster_with_url, command_up, folder_of, node_of, read_cluster
+from tensorcast.errors import Invalid, NotConnected, NotFound
 from tensorcast.settings import SdkSettings, read_settings
 from tensorcast_bus.cluster import ClusterFile, NodeEntry, encode_cluster
 
@@ -65,8 +70,60 @@ def test_a_cluster_file_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     path = tmp_path / "tensorcast/x/cluster.json"
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(NotConnected, match="cannot be read"):
+    with pytest.raises(NotConnected, match=r"cannot be read.*it is a link of uid"):
         read_cluster("x", settings(tmp_path))
+
+
+def test_a_cluster_file_that_is_no_file_is_told_as_such(tmp_path: Path) -> None:
+    path = tmp_path / "tensorcast/x/cluster.json"
+    path.mkdir(parents=True)
+    with pytest.raises(NotConnected, match="no regular file"):
+        read_cluster("x", settings(tmp_path))
+    path.rmdir()
+    os.mkfifo(path, 0o600)
+    with pytest.raises(NotConnected, match="no regular file"):
+        read_cluster("x", settings(tmp_path))
+
+
+def test_a_cluster_file_that_may_not_be_read_is_told_with_owner_and_mode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(tmp_path, "x")
+    path = tmp_path / "tensorcast/x/cluster.json"
+    path.chmod(0o040)
+
+    def refuse(*_: object) -> int:  # the superuser, who may run this test, is refused nothing
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(NotConnected, match=rf"{path}.*Permission denied.*uid {os.getuid()} with mode 40.*run as its"):
+        read_cluster("x", settings(tmp_path))
+
+
+def test_a_relative_runtime_folder_is_meant_from_where_the_caller_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = read_settings({"XDG_RUNTIME_DIR": "run/me"})
+    assert folder_of("x", found) == str(tmp_path / "run/me/tensorcast/x")
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(Invalid, match=r"XDG_RUNTIME_DIR.*was deleted"):
+        read_settings({"XDG_RUNTIME_DIR": "run/me"})
+
+
+def test_the_command_that_starts_a_cluster_again_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert command_up("default") == "tensorcast up --detach"
+    assert command_up("a b") == "tensorcast --cluster 'a b' up --detach"
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait(60)
+    dead = msgspec.structs.replace(made(tmp_path, "mine"), supervisor_pid=ended.pid)
+    (tmp_path / "tensorcast/mine/cluster.json").write_bytes(encode_cluster(dead))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with pytest.raises(NotConnected, match="`tensorcast --cluster mine up --detach`"):
+        tc.connect(name="mine")
 
 
 def test_a_cluster_file_that_is_none_is_told_as_such(tmp_path: Path) -> None:

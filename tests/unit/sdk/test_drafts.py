@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tensorcast.checkpoint.header import read_header
 from tensorcast.checkpoint.opened import OpenedFile
-from tensorcast.deadline import Deadline
+from tensorcast.deadline import DEADLINE_MS_MAX, Deadline
 from tensorcast.drafts.draft import FILE, INLINE, MEMORY, PIECE, ROW, SEGMENT, Draft, memory_at
 from tensorcast.drafts.files import draft_from_path
 from tensorcast.drafts.memory import draft_from_tensors
@@ -22,6 +22,9 @@ from tensorcast_bus.dtypes import alignment
 from tensorcast_bus.manifest import content_digest, with_digests
 from tensorcast_native import tensor_digest
 from tests.unit.sdk.checkpoint_files import TWO, image, write
+
+# A deadline that no test reaches.
+UNHURRIED = Deadline(DEADLINE_MS_MAX, "test")
 
 
 def segments(draft: Draft, paths: tuple[Path, ...] = ()) -> list[bytes]:
@@ -70,7 +73,7 @@ TENSORS = {
 
 
 def test_a_put_segment_is_a_safetensors_file_that_others_read(tmp_path: Path) -> None:
-    draft = draft_from_tensors(TENSORS, "x")
+    draft = draft_from_tensors(TENSORS, "x", deadline=UNHURRIED)
     (made,) = segments(draft)
     found = safetensors.torch.load_file(write(tmp_path / "image.safetensors", made))
     assert set(found) == set(TENSORS)
@@ -81,14 +84,14 @@ def test_a_put_segment_is_a_safetensors_file_that_others_read(tmp_path: Path) ->
 
 def test_the_data_of_a_put_segment_starts_at_a_multiple_of_64() -> None:
     for count in range(1, 40):
-        draft = draft_from_tensors({"n" * count: torch.zeros(3)}, "x")
+        draft = draft_from_tensors({"n" * count: torch.zeros(3)}, "x", deadline=UNHURRIED)
         header = int.from_bytes(draft.inline[:8], "little")
         assert (8 + header) % 64 == 0 and len(draft.inline) == 8 + header
 
 
 def test_tied_names_are_stored_once_and_named_in_the_manifest_only(tmp_path: Path) -> None:
     base = torch.arange(6.0)
-    draft = draft_from_tensors({"a": base, "b": base, "c": base + 1}, "x")
+    draft = draft_from_tensors({"a": base, "b": base, "c": base + 1}, "x", deadline=UNHURRIED)
     (made,) = segments(draft)
     rows = {r.name: r for r in draft.manifest.tensors}
     assert rows["a"].offset == rows["b"].offset != rows["c"].offset
@@ -99,10 +102,10 @@ def test_tied_names_are_stored_once_and_named_in_the_manifest_only(tmp_path: Pat
 
 def test_a_dtype_that_the_format_lacks_is_u8_in_the_image_and_itself_in_the_manifest(tmp_path: Path) -> None:
     value = torch.arange(3.0).to(torch.complex128)
-    draft = draft_from_tensors({"c": value, "f": torch.zeros(1)}, "x")
+    draft = draft_from_tensors({"c": value, "f": torch.zeros(1)}, "x", deadline=UNHURRIED)
     (made,) = segments(draft)
     opened = OpenedFile(str(write(tmp_path / "image.safetensors", made)))
-    header = read_header(opened)
+    header = read_header(opened, UNHURRIED)
     opened.close()
     assert {(e.name, e.dtype, e.shape) for e in header.entries} == {("c", "U8", (48,)), ("f", "F32", (1,))}
     assert header.metadata == {"tensorcast.dtypes": '{"c": ["C128", [3]]}'}
@@ -111,7 +114,7 @@ def test_a_dtype_that_the_format_lacks_is_u8_in_the_image_and_itself_in_the_mani
 
 
 def test_nothing_at_all_can_be_put() -> None:
-    draft = draft_from_tensors({}, "x")
+    draft = draft_from_tensors({}, "x", deadline=UNHURRIED)
     assert segments(draft) == [draft.inline] and draft.manifest.tensors == ()
 
 
@@ -121,9 +124,9 @@ def test_content_has_one_digest_from_memory_and_from_files(tmp_path: Path) -> No
         "a": torch.frombuffer(bytearray(TWO["a"][2]), dtype=torch.float32).reshape(2, 2),
         "b": torch.frombuffer(bytearray(TWO["b"][2]), dtype=torch.uint8),
     }
-    with draft_from_path(str(path), "x") as draft:
+    with draft_from_path(str(path), "x", deadline=UNHURRIED) as draft:
         deadline = Deadline(10_000, "test")
-        assert draft.digest(deadline) == draft_from_tensors(tensors, "y").digest(deadline)
+        assert draft.digest(deadline) == draft_from_tensors(tensors, "y", deadline=UNHURRIED).digest(deadline)
 
 
 def test_a_file_is_a_segment_as_it_is_and_misaligned_tensors_lie_aside(tmp_path: Path) -> None:
@@ -134,7 +137,7 @@ def test_a_file_is_a_segment_as_it_is_and_misaligned_tensors_lie_aside(tmp_path:
         "none": ("F64", [0], b""),
     }
     path = write(tmp_path / "x.safetensors", image(entries, header_multiple=8))
-    with draft_from_path(str(path), "x") as draft:
+    with draft_from_path(str(path), "x", deadline=UNHURRIED) as draft:
         made = segments(draft, (path,))
         rows = {r.name: r for r in draft.manifest.tensors}
         assert made[0] == path.read_bytes()
@@ -152,7 +155,7 @@ def test_a_file_is_a_segment_as_it_is_and_misaligned_tensors_lie_aside(tmp_path:
 
 def test_a_file_that_changes_under_the_digest_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "x.safetensors", image(TWO))
-    with draft_from_path(str(path), "x") as draft:
+    with draft_from_path(str(path), "x", deadline=UNHURRIED) as draft:
         write(path, image({**TWO, "b": ("U8", [3], b"XYZ")}))
         with pytest.raises(BadCheckpoint, match="changed"):
             draft.digest(Deadline(10_000, "test"))
@@ -160,7 +163,7 @@ def test_a_file_that_changes_under_the_digest_is_refused(tmp_path: Path) -> None
 
 def test_the_files_of_a_draft_are_closed_with_it(tmp_path: Path) -> None:
     path = write(tmp_path / "x.safetensors", image(TWO))
-    with draft_from_path(str(path), "x") as draft:
+    with draft_from_path(str(path), "x", deadline=UNHURRIED) as draft:
         (fd, *_), *_ = draft.files
         assert Path(f"/proc/self/fd/{fd}").resolve() == path.resolve()
     assert not Path(f"/proc/self/fd/{fd}").exists()
@@ -180,7 +183,7 @@ def test_any_state_dict_gives_a_plan_that_tiles_and_aligned_rows(
     wanted: dict[str, tuple[torch.dtype, list[int]]],
 ) -> None:
     tensors = {n: torch.ones(shape, dtype=dtype) for n, (dtype, shape) in wanted.items()}
-    draft = draft_from_tensors(tensors, "x")
+    draft = draft_from_tensors(tensors, "x", deadline=UNHURRIED)
     made = segments(draft)
     assert check_rows(draft, made) == draft.digest(Deadline(10_000, "test"))
     assert draft.manifest.nbytes == sum(t.nbytes for t in tensors.values())

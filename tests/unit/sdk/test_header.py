@@ -14,15 +14,19 @@ from hypothesis import strategies as st
 from tensorcast.checkpoint import header as header_room
 from tensorcast.checkpoint.header import FileHeader, read_header
 from tensorcast.checkpoint.opened import OpenedFile
+from tensorcast.deadline import DEADLINE_MS_MAX, Deadline
 from tensorcast_bus.dtypes import FILE_DTYPES, alignment
 from tensorcast_bus.errors import BadCheckpoint
 from tests.unit.sdk.checkpoint_files import NOT_CHECKPOINTS, TWO, damaged, image, with_header, write
+
+# A deadline that no test reaches.
+UNHURRIED = Deadline(DEADLINE_MS_MAX, "test")
 
 
 def read(path: Path) -> FileHeader:
     opened = OpenedFile(str(path))
     try:
-        return read_header(opened)
+        return read_header(opened, UNHURRIED)
     finally:
         opened.close()
 
@@ -201,7 +205,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None
     opened = OpenedFile(str(path))
     path.write_bytes(image(TWO) + b"!")
     with pytest.raises(BadCheckpoint, match="changed"):
-        read_header(opened)
+        read_header(opened, UNHURRIED)
     opened.close()
 
 

@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from tensorcast.checkpoint.source import identities, open_checkpoint
+from tensorcast.deadline import DEADLINE_MS_MAX, Deadline
 from tensorcast_bus.errors import BadCheckpoint
 from tests.unit.sdk.checkpoint_files import TWO, Entries, image, sharded, write
 
+# A deadline that no test reaches.
+UNHURRIED = Deadline(DEADLINE_MS_MAX, "test")
 ONE: Entries = {"one.w": ("F32", [1], bytes(4)), "one.b": ("U8", [1], b"1")}
 SECOND: Entries = {"two.w": ("F32", [1], bytes(4))}
 THIRD: Entries = {"three.w": ("F32", [1], bytes(4)), "three.b": ("U8", [1], b"3")}
@@ -24,13 +27,13 @@ def model(tmp_path: Path) -> Path:
 
 
 def names(path: Path) -> set[str]:
-    with open_checkpoint(str(path)) as found:
+    with open_checkpoint(str(path), UNHURRIED) as found:
         return {e.name for h in found.headers for e in h.entries}
 
 
 def refusal(path: Path) -> str:
     with pytest.raises(BadCheckpoint) as caught:
-        open_checkpoint(str(path))
+        open_checkpoint(str(path), UNHURRIED)
     return str(caught.value)
 
 
@@ -153,7 +156,7 @@ def test_a_directory_with_a_whole_file_and_an_index_is_refused_with_both(model: 
 
 
 def test_a_checkpoints_identity_changes_with_any_of_its_files(model: Path) -> None:
-    before = identities(str(model))
-    assert identities(str(index_of(model))) == before and len(before) == 4
+    before = identities(str(model), UNHURRIED)
+    assert identities(str(index_of(model)), UNHURRIED) == before and len(before) == 4
     write(model / "m-00002-of-00003.safetensors", image({"two.w": ("F32", [1], b"abcd")}))
-    assert identities(str(model)) != before
+    assert identities(str(model), UNHURRIED) != before

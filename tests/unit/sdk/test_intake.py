@@ -8,13 +8,18 @@ import numpy
 import pytest
 import torch
 
+from tensorcast.deadline import DEADLINE_MS_MAX, Deadline
 from tensorcast.drafts.draft import memory_at
 from tensorcast.drafts.intake import NAME_BYTES_MAX, Block, blocks_of
 from tensorcast.errors import BadCheckpoint
 
 
+def taken_apart(x: object) -> list[Block]:
+    return blocks_of(x, Deadline(DEADLINE_MS_MAX, "test"))
+
+
 def block(x: object) -> Block:
-    (found,) = blocks_of(x)
+    (found,) = taken_apart(x)
     return found
 
 
@@ -27,20 +32,20 @@ def test_a_lone_tensor_is_called_tensor() -> None:
 
 
 def test_nested_keys_join_with_points() -> None:
-    found = blocks_of({"a": {"b": {"c": torch.zeros(1)}, "d": torch.zeros(1)}, "e": torch.zeros(1)})
+    found = taken_apart({"a": {"b": {"c": torch.zeros(1)}, "d": torch.zeros(1)}, "e": torch.zeros(1)})
     assert [b.name for b in found] == ["a.b.c", "a.d", "e"]
 
 
 def test_two_paths_to_one_name_are_refused_with_both() -> None:
     with pytest.raises(BadCheckpoint) as caught:
-        blocks_of({"a.b": torch.zeros(1), "a": {"b": torch.zeros(1)}})
+        taken_apart({"a.b": torch.zeros(1), "a": {"b": torch.zeros(1)}})
     assert "'a.b'" in str(caught.value) and "'a' / 'b'" in str(caught.value)
 
 
 def test_a_module_is_its_state_dict_with_its_ties() -> None:
     module = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
     module[1].weight = module[0].weight
-    found = {b.name: b for b in blocks_of(module)}
+    found = {b.name: b for b in taken_apart(module)}
     assert set(found) == {"0.weight", "0.bias", "1.weight", "1.bias"}
     assert found["0.weight"].tie == found["1.weight"].tie
     assert found["0.bias"].tie != found["1.bias"].tie
@@ -48,7 +53,7 @@ def test_a_module_is_its_state_dict_with_its_ties() -> None:
 
 def test_tied_tensors_that_need_a_copy_are_copied_once() -> None:
     base = torch.arange(12.0).reshape(3, 4)
-    first, second = blocks_of({"a": base.T, "b": base.T})
+    first, second = taken_apart({"a": base.T, "b": base.T})
     assert first.tie == second.tie and first.address == second.address
     assert (first.copied, second.copied) == (48, 0)
 
@@ -62,12 +67,12 @@ def test_the_same_memory_shown_differently_is_not_tied() -> None:
         "part": base[:2],
         "as int": base.view(torch.int32),
     }
-    assert len({b.tie for b in blocks_of(shown)}) == len(shown)
+    assert len({b.tie for b in taken_apart(shown)}) == len(shown)
 
 
 def test_a_conjugate_and_its_original_are_not_tied() -> None:
     value = torch.tensor([1 + 2j, 3 - 4j])
-    plain, conj = blocks_of({"plain": value, "conj": value.conj()})
+    plain, conj = taken_apart({"plain": value, "conj": value.conj()})
     assert plain.tie != conj.tie
     assert content(conj) == numpy.array([1 - 2j, 3 + 4j], dtype=numpy.complex64).tobytes()
 
@@ -80,7 +85,7 @@ def test_a_contiguous_view_of_a_base_is_taken_without_a_copy() -> None:
 
 
 def test_empty_tensors_are_never_tied() -> None:
-    first, second = blocks_of({"a": torch.empty(0), "b": torch.empty(0, 3)})
+    first, second = taken_apart({"a": torch.empty(0), "b": torch.empty(0, 3)})
     assert (first.shape, second.shape) == ((0,), (0, 3))
 
 
@@ -89,7 +94,7 @@ def test_f4_pairs_have_their_logical_shape() -> None:
     found = block(pairs)
     assert (found.dtype, found.shape, found.nbytes) == ("F4", (2, 6), 6)
     with pytest.raises(BadCheckpoint, match="0-d"):
-        blocks_of(pairs[0, 0])
+        taken_apart(pairs[0, 0])
 
 
 @pytest.mark.parametrize("order", ["<", ">", "="])
@@ -144,8 +149,18 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
 def test_what_has_no_plain_bytes_is_refused_by_name(kind: str) -> None:
     make, said = REFUSED[kind]
     with pytest.raises(BadCheckpoint, match=r"layer\.w") as caught:
-        blocks_of({"layer": {"w": make()}, "fine": torch.zeros(1)})
+        taken_apart({"layer": {"w": make()}, "fine": torch.zeros(1)})
     assert said in str(caught.value)
+
+
+def test_tensors_inside_a_function_transform_are_refused_by_name() -> None:
+    def refused(value: torch.Tensor) -> torch.Tensor:
+        with pytest.raises(BadCheckpoint, match=r"'layer\.w'.*function transform"):
+            taken_apart({"layer": {"w": value}})
+        return value.sum()
+
+    torch.vmap(refused)(torch.ones(3, 2))
+    torch.func.grad(refused)(torch.ones(3))
 
 
 def test_names_that_cannot_be_are_refused() -> None:
@@ -156,11 +171,11 @@ def test_names_that_cannot_be_are_refused() -> None:
         ({"x" * (NAME_BYTES_MAX + 1): torch.zeros(1)}, "name_bytes_max"),
     ):
         with pytest.raises(BadCheckpoint, match=said):
-            blocks_of(tree)
+            taken_apart(tree)
 
 
 def test_a_dict_that_holds_itself_is_refused() -> None:
     tree: dict[str, object] = {}
     tree["again"] = tree
     with pytest.raises(BadCheckpoint, match="nested deeper"):
-        blocks_of(tree)
+        taken_apart(tree)
