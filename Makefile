@@ -14,13 +14,13 @@ export PIP_CONSTRAINT = $(CURDIR)/constraints.txt
         unit property contract native-py integration guards format up down docs
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z -]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-38s %s\n", $$1, $$2}'
 
 system-packages: ## C++ headers and tools from the system's package manager, where we may install them
-	@bash native/system-packages.sh
+	@PYTHON=$(PYTHON) bash native/system-packages.sh
 
 $(STAMP)/deps: pyproject.toml constraints.txt
-	@bash native/system-packages.sh
+	@PYTHON=$(PYTHON) bash native/system-packages.sh
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@mkdir -p $(STAMP)
 	$(BIN)/pip install -q "torch==2.13.0" scikit-build-core nanobind cmake ninja

@@ -8,7 +8,9 @@ C++ guards are compiled. A guard is shown when its tests pass with it and at lea
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
@@ -132,6 +134,7 @@ def show(guard: Guard, python: Path) -> bool:
             build_native()
         without = run_tests(python, guard.tests)
     finally:
+        end_clusters(python)
         restore(guard)
         if guard.compiled:
             build_native()
@@ -139,6 +142,17 @@ def show(guard: Guard, python: Path) -> bool:
     failed = without == 1 or without < 0
     print(f"  {'shown   ' if failed else 'NOT SHOWN'} {guard.name}: {guard.why}", flush=True)
     return failed
+
+
+def end_clusters(python: Path) -> None:
+    """Stops clusters of this environment that a crashed test process left; nothing else runs from it."""
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = entry.read_bytes().split(b"\0")
+        except OSError:
+            continue  # it ended meanwhile
+        if command[0] == str(python).encode() and b"tensorcast_services.supervisor" in command:
+            os.kill(int(entry.parent.name), signal.SIGTERM)
 
 
 def _run(command: list[str]) -> None:

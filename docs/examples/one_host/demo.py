@@ -18,7 +18,7 @@ from processes import Answer, ReaderProcess, alive, tensorcast, wait_for
 from table import Column, print_table, write_markdown
 
 import tensorcast as tc
-from tensorcast_bus.cluster import ClusterFile, decode_cluster
+from tensorcast_bus.cluster import decode_cluster
 
 READERS = 4
 GENERATED, MINILM = "demo/llm@1", "demo/all-MiniLM-L6-v2@1"
@@ -57,13 +57,15 @@ def put_cold(runtime: tc.Runtime, folder: Path, art_id: str) -> float:
     return seconds
 
 
-def measure_ours(readers: list[ReaderProcess], environment: dict[str, str], folder: Path, *, load_s: float) -> Column:
+def measure_ours(
+    readers: list[ReaderProcess], environment: dict[str, str], folder: Path, *, load_s: float, storage_pid: int
+) -> Column:
     together = all_at_once(readers, "attach")
     say(f"attached in {len(together)} processes at once: " + ", ".join(f"{a['attach_ms']:.1f} ms" for a in together))
     all_at_once(readers, "read")
     memory = [r.ask("smaps") for r in readers]
     later = ReaderProcess(GENERATED, folder, environment=environment)
-    column = Column("TensorCast", load_s, later.ask("attach"), later.ask("read"), memory)
+    column = Column("TensorCast", load_s, later.ask("attach") | later.ask("read"), memory, pool_share(storage_pid))
     later.end()
     return column
 
@@ -81,7 +83,7 @@ def measure_peer(folder: Path, environment: dict[str, str]) -> Column:
     all_at_once(readers, "read")
     memory = [r.ask("smaps") for r in readers]
     later = ReaderProcess("-", folder, environment=environment, peer=True)
-    column = Column("safetensors", load_s, later.ask("attach"), later.ask("read"), memory)
+    column = Column("safetensors", load_s, later.ask("attach") | later.ask("read"), memory)
     later.end()
     for reader in readers:
         reader.end()
@@ -95,25 +97,45 @@ def kill_a_reader(readers: list[ReaderProcess]) -> None:
     demand_equal_bytes(readers, when="after a reader was killed")
 
 
-def kill_the_storage(cluster_file: Path, runtime: tc.Runtime, readers: list[ReaderProcess]) -> None:
-    def storage(state: ClusterFile) -> tuple[int, str]:
-        return next((p.pid, p.state) for p in state.processes if p.role == "storage")
+def storage_of(cluster_file: Path) -> tuple[int, str]:
+    """Its pid and state."""
+    processes = decode_cluster(cluster_file.read_bytes()).processes
+    return next((p.pid, p.state) for p in processes if p.role == "storage")
 
-    pid, _ = storage(decode_cluster(cluster_file.read_bytes()))
+
+def pool_share(pid: int) -> int:
+    """The storage's proportional share (Pss, bytes) of the pool's pages that somebody else maps too; what it keeps
+    faulted in for later is nobody's share."""
+    total, shared = 0, 0
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        key, _, rest = line.partition(":")
+        if "-" in key.split(" ")[0] and " " in key:
+            inside = "/memfd:" in line
+        elif inside and key in ("Shared_Clean", "Shared_Dirty"):
+            shared += int(rest.split()[0]) * 1024
+        elif inside and key in ("Private_Clean", "Private_Dirty"):
+            total -= int(rest.split()[0]) * 1024
+        elif inside and key == "Pss":
+            total += int(rest.split()[0]) * 1024
+    return total if shared else 0
+
+
+def kill_the_storage(cluster_file: Path, runtime: tc.Runtime, readers: list[ReaderProcess]) -> None:
+    pid, _ = storage_of(cluster_file)
     os.kill(pid, signal.SIGKILL)
-    say(f"killed the storage {pid} (SIGKILL)")
-    demand_equal_bytes(readers, when="with the storage dead")
 
     def back() -> bool:
-        now, state = storage(decode_cluster(cluster_file.read_bytes()))
+        now, state = storage_of(cluster_file)
         return now != pid and state == "ready"
 
     seconds = wait_for("the storage's restart", back)
+    say(f"killed the storage {pid} (SIGKILL): another one was ready after {seconds:.1f} s")
+    demand_equal_bytes(readers, when="mapped before the storage died")
     started = time.perf_counter()
     rows = {row.art_id for row in runtime.list_artifacts("demo/")}
     attached = all_at_once(readers, "attach")
     say(
-        f"restarted (seen after {seconds:.1f} s); {len(rows)} artifacts listed; the first attach loads it again: "
+        f"{len(rows)} artifacts listed; the first attach loads it again: "
         + ", ".join(f"{a['attach_ms']:.0f} ms" for a in attached)
         + f" ({time.perf_counter() - started:.1f} s in all, no put needed)"
     )
@@ -139,7 +161,8 @@ def run(folder: Path, environment: dict[str, str], cluster_file: Path) -> tuple[
         real_model(environment)
         load_s = put_cold(runtime, folder, GENERATED)
         readers = start_readers(GENERATED, folder, environment)
-        ours = measure_ours(readers, environment, folder, load_s=load_s)
+        pid, _ = storage_of(cluster_file)
+        ours = measure_ours(readers, environment, folder, load_s=load_s, storage_pid=pid)
         demand_equal_bytes(readers, when=f"of {GENERATED}")
         kill_a_reader(readers)
         kill_the_storage(cluster_file, runtime, readers)
