@@ -151,11 +151,17 @@ def test_a_save_leaves_alone_what_is_no_regular_file(rt: tc.Runtime, tmp_path: P
     stored = rt.put(torch.ones(3), "rt/save-over")
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link to pipe").symlink_to("pipe")
-    for target, kind in (("pipe", "a pipe"), ("link to pipe", "a pipe"), ("/dev/null", "a character device")):
+    # A terminal of our own: no file can be made in its folder, so that a failure here destroys no device of the host.
+    main, terminal = os.openpty()
+    device = os.ttyname(terminal)
+    for target, kind in (("pipe", "a pipe"), ("link to pipe", "a pipe"), (device, "a character device")):
         with pytest.raises(Invalid, match=f"{kind}, not a regular file.*pipe that"):
             stored.save(tmp_path / target)
     assert (tmp_path / "pipe").is_fifo() and (tmp_path / "link to pipe").is_symlink()
-    assert Path("/dev/null").is_char_device() and sorted(os.listdir(tmp_path)) == ["link to pipe", "pipe"]
+    assert Path(device).is_char_device()
+    os.close(main)
+    os.close(terminal)
+    assert sorted(os.listdir(tmp_path)) == ["link to pipe", "pipe"]
 
 
 def test_a_save_over_a_link_keeps_the_link_and_replaces_its_target(rt: tc.Runtime, tmp_path: Path) -> None:
