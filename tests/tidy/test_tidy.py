@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -216,3 +217,10 @@ def test_generated_pages_are_fresh() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_guard_stands_once_in_the_code_it_names() -> None:
+    guards = tomllib.loads((ROOT / "tests/guards.toml").read_text())["guard"]
+    counts = {g["name"]: (ROOT / g["file"]).read_text().count(g["find"]) for g in guards}
+    assert {name: n for name, n in counts.items() if n != 1} == {}
+    assert len(counts) == len(guards), "two guards have one name"
