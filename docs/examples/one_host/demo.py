@@ -63,9 +63,9 @@ def measure_ours(
     together = all_at_once(readers, "attach")
     say(f"attached in {len(together)} processes at once: " + ", ".join(f"{a['attach_ms']:.1f} ms" for a in together))
     all_at_once(readers, "read")
-    memory = [r.ask("smaps") for r in readers]
+    memory, storage_bytes = [r.ask("smaps") for r in readers], pool_share(storage_pid)
     later = ReaderProcess(GENERATED, folder, environment=environment)
-    column = Column("TensorCast", load_s, later.ask("attach") | later.ask("read"), memory, pool_share(storage_pid))
+    column = Column("TensorCast", load_s, later.ask("attach") | later.ask("read"), memory, storage_bytes)
     later.end()
     return column
 
