@@ -5,24 +5,16 @@
 #include <functional>
 #include <thread>
 
-#include "fill_job.hpp"
-#include "temp.hpp"
+#include "file_job.hpp"
 
 namespace {
 
 using namespace tc;
+using testing::FileJob;
 using testing::Job;
 using testing::kMiB;
 using testing::pattern;
 using testing::TempFile;
-
-// All of one file into one segment.
-struct FileJob : Job {
-  FileJob(Pool& pool, const TempFile& file) : Job(pool, {file.source().size}) {
-    files = {file.source()};
-    pieces = {{0, PieceKind::kFile, 0, files[0].size, 0, 0, 0}};
-  }
-};
 
 bool has_direct(const TempFile& file) {
   const int fd = open(file.path().c_str(), O_RDONLY | O_DIRECT);

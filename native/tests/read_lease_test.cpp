@@ -8,24 +8,17 @@
 #include <future>
 #include <thread>
 
-#include "fill_job.hpp"
+#include "file_job.hpp"
 #include "tc/file_reader.hpp"
-#include "temp.hpp"
 
 namespace {
 
 using namespace tc;
+using testing::FileJob;
 using testing::Job;
 using testing::kMiB;
 using testing::pattern;
 using testing::TempFile;
-
-struct FileJob : Job {
-  FileJob(Pool& pool, const TempFile& file) : Job(pool, {file.source().size}) {
-    files = {file.source()};
-    pieces = {{0, PieceKind::kFile, 0, files[0].size, 0, 0, 0}};
-  }
-};
 
 // A file system without leases would make the tests below say nothing.
 bool has_leases(const TempFile& file) { return ReadLease(file.source().fd).state() == ReadLease::State::kHeld; }

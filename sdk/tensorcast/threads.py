@@ -98,7 +98,7 @@ class Threads:
                 self._idle -= 1
             elif self._threads >= self._threads_max or not self._start():
                 self._waiting += 1
-            self._jobs.put(job)  # type: ignore[arg-type]
+            self._jobs.put(job)  # type: ignore[arg-type]  # whoever runs it does not look at what it returns
 
     def _start(self) -> bool:
         """False where the system gives no more threads, but some of ours will get to the job."""

@@ -58,8 +58,8 @@ def with_value(text: str, table: str, key: str, value: str) -> str:
     string, else as a string."""
     entry = f"{key} = {_literal(value)}"
     lines = text.splitlines()
-    heads = [i for i, line in enumerate(lines) if _HEAD.fullmatch(line)]
-    start = next((i for i in heads if _HEAD.fullmatch(lines[i])[1] == table), None)  # type: ignore[index]
+    heads = {i: head[1] for i, line in enumerate(lines) if (head := _HEAD.fullmatch(line))}
+    start = next((i for i, name in heads.items() if name == table), None)
     if start is None:
         lines += [""] * bool(lines and lines[-1]) + [f"[{table}]", entry]
         return "\n".join(lines) + "\n"

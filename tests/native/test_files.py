@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,13 +16,6 @@ MIB = 1 << 20
 PIECE = struct.Struct("<IIQQQII")
 ROW = struct.Struct("<IIQQ")
 OLD_NS = 1_600_000_000 * 10**9
-
-
-@pytest.fixture
-def storage(tmp_path: Path) -> Iterator[Storage]:
-    made = Storage(str(tmp_path / "s.sock"))
-    yield made
-    made.close()
 
 
 @pytest.fixture

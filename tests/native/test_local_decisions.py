@@ -6,7 +6,6 @@ import ctypes
 import os
 import struct
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,20 +14,6 @@ from tensorcast_native import Attachment, Client, LocalStatus, tensor_digest
 from tests.native.local_storage import MIB, Storage, eventually, memory_piece, pattern, whole_row
 
 DEADLINE_MS = 20_000
-
-
-@pytest.fixture
-def storage(tmp_path: Path) -> Iterator[Storage]:
-    started = Storage(str(tmp_path / "s"))
-    yield started
-    started.close()
-
-
-@pytest.fixture
-def client(storage: Storage) -> Iterator[Client]:
-    made = Client(storage.path, deadline_ms=DEADLINE_MS)
-    yield made
-    made.close()
 
 
 def put(client: Client, art_id: str, content: bytes) -> tuple[int, bytes]:

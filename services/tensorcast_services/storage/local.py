@@ -107,7 +107,7 @@ class Local:
                 segment_bytes=job.plan.segment_bytes,
                 pieces=job.plan.pieces,
                 rows=job.plan.rows,
-                files=[(fd, *seen) for fd, (_, *seen) in zip(job.fds, job.summary.files, strict=True)],  # type: ignore[misc]
+                files=[(fd, *seen) for fd, (_, *seen) in zip(job.fds, job.summary.files, strict=True)],  # type: ignore[misc]  # mypy loses the length
                 inline=job.plan.inline,
                 deadline_ms=self._load_ms_max,
             )
