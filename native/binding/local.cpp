@@ -40,6 +40,8 @@ void bind_status(nb::module_& m) {
   status.attr("STREAM") = static_cast<uint32_t>(tc::Status::kStream);
   status.attr("BAD_REQUEST") = static_cast<uint32_t>(tc::Status::kBadRequest);
   status.attr("VERSION") = static_cast<uint32_t>(tc::Status::kVersion);
+  status.attr("MOVED") = static_cast<uint32_t>(tc::Status::kMoved);
+  status.attr("MANIFEST") = static_cast<uint32_t>(tc::Status::kManifest);
 }
 
 }  // namespace

@@ -65,7 +65,8 @@ nb::object dlpack(const tc::Attachment& self, size_t segment, uint64_t offset, c
 
 nb::object put(tc::Client& client, const std::string& art_id, const nb::bytes& draft,
                std::vector<uint64_t> segment_bytes, const nb::bytes& pieces, const nb::bytes& rows,
-               const nb::bytes& inline_bytes, const std::vector<FileTuple>& files, uint64_t deadline_ms) {
+               const nb::bytes& inline_bytes, const std::vector<FileTuple>& files, const tc::Ticket* ticket,
+               uint64_t deadline_ms) {
   const tc::Wait wait = wait_for(deadline_ms);
   tc::PutOrder order{art_id,
                      to_string(draft),
@@ -73,7 +74,8 @@ nb::object put(tc::Client& client, const std::string& art_id, const nb::bytes& d
                      unpack<tc::Piece>(pieces, "pieces"),
                      unpack<tc::Row>(rows, "rows"),
                      to_string(inline_bytes),
-                     {}};
+                     {},
+                     ticket};
   for (const auto& [fd, device, inode, size, mtime_ns] : files) {
     order.files.push_back({fd, 0, device, inode, size, mtime_ns});
   }
@@ -85,13 +87,15 @@ nb::object put(tc::Client& client, const std::string& art_id, const nb::bytes& d
   return answered(answer);
 }
 
-nb::object attach(tc::Client& client, const std::string& art_id, uint64_t deadline_ms, bool manifest_only) {
+nb::object attach(tc::Client& client, const std::string& art_id, uint64_t deadline_ms, bool manifest_only,
+                  const nb::bytes& body) {
   tc::Wait wait = wait_for(deadline_ms);
+  const std::string message = to_string(body);
   std::variant<tc::Client::Answered, tc::Attachment> got;
   {
     Gil gil;
     wait.let_go = [&gil] { gil.let_go(); };
-    got = client.attach(art_id, wait, manifest_only);
+    got = client.attach(art_id, wait, manifest_only, message);
   }
   if (auto* refused = std::get_if<tc::Client::Answered>(&got)) return answered(*refused);
   return nb::cast(std::move(std::get<tc::Attachment>(got)));
@@ -136,6 +140,7 @@ void bind_attachment(nb::module_& m) {
 
 void bind_local_client(nb::module_& m) {
   bind_attachment(m);
+  nb::class_<tc::Ticket>(m, "Ticket").def(nb::init<>()).def("end", &tc::Ticket::end);
   nb::class_<tc::Client>(m, "Client")
       .def(
           "__init__",
@@ -151,8 +156,10 @@ void bind_local_client(nb::module_& m) {
       .def_prop_ro("pid", &tc::Client::pid)
       .def_prop_ro("vm_read", &tc::Client::vm_read)
       .def("put", &put, "art_id"_a, nb::kw_only(), "draft"_a, "segment_bytes"_a, "pieces"_a, "rows"_a,
-           "inline"_a = nb::bytes("", 0), "files"_a = std::vector<FileTuple>{}, "deadline_ms"_a)
-      .def("attach", &attach, "art_id"_a, nb::kw_only(), "deadline_ms"_a, "manifest_only"_a = false)
+           "inline"_a = nb::bytes("", 0), "files"_a = std::vector<FileTuple>{}, "ticket"_a = nb::none(),
+           "deadline_ms"_a)
+      .def("attach", &attach, "art_id"_a, nb::kw_only(), "deadline_ms"_a, "manifest_only"_a = false,
+           "body"_a = nb::bytes("", 0))
       .def("call", &call, "body"_a, nb::kw_only(), "deadline_ms"_a)
       .def("close", &tc::Client::close, nb::call_guard<WithoutGil>());
 }

@@ -29,6 +29,8 @@ const char* kind_name(tc::RequestKind kind) {
       return "attach";
     case tc::RequestKind::kCall:
       return "call";
+    case tc::RequestKind::kDied:
+      return "died";
     case tc::RequestKind::kGone:
       break;
   }
@@ -49,7 +51,7 @@ nb::list events(tc::Server& server) {
 
 void load(tc::Server& server, uint64_t token, std::vector<uint64_t> segment_bytes, const nb::bytes& pieces,
           const nb::bytes& rows, const std::vector<FileTuple>& files, const nb::bytes& inline_bytes,
-          uint64_t deadline_ms) {
+          const std::vector<tc::SegmentId>& held, uint64_t deadline_ms) {
   std::vector<tc::FileSource> sources;
   for (const auto& [fd, device, inode, size, mtime_ns] : files)
     sources.push_back({fd, 0, device, inode, size, mtime_ns});
@@ -58,7 +60,23 @@ void load(tc::Server& server, uint64_t token, std::vector<uint64_t> segment_byte
   std::string copied = to_string(inline_bytes);
   const WithoutGil no_gil;
   server.load(token, std::move(segment_bytes), std::move(unpacked_pieces), std::move(unpacked_rows), sources,
-              std::move(copied), deadline_ms);
+              std::move(copied), held, deadline_ms);
+}
+
+void load_kept(tc::Server& server, uint64_t token, uint64_t source, const nb::bytes& rows,
+               const std::optional<std::vector<uint64_t>>& segment_bytes, const std::optional<nb::bytes>& pieces,
+               const std::optional<nb::bytes>& inline_bytes, uint64_t deadline_ms) {
+  std::optional<tc::KeptPlan> plan;
+  if (segment_bytes.has_value() != pieces.has_value()) {
+    throw std::invalid_argument("a plan of its own has both segment_bytes and pieces");
+  }
+  if (pieces) {
+    plan = tc::KeptPlan{*segment_bytes, unpack<tc::Piece>(*pieces, "pieces"),
+                        inline_bytes ? to_string(*inline_bytes) : std::string()};
+  }
+  auto unpacked_rows = unpack<tc::Row>(rows, "rows");
+  const WithoutGil no_gil;
+  server.load_kept(token, source, std::move(unpacked_rows), std::move(plan), deadline_ms);
 }
 
 std::vector<IdentityTuple> files_of(const tc::Request& request) {
@@ -87,6 +105,7 @@ void bind_request(nb::module_& m) {
       .def_prop_ro("kind", [](const tc::Request& self) { return kind_name(self.kind); })
       .def_ro("art_id", &tc::Request::art_id)
       .def_prop_ro("body", [](const tc::Request& self) { return nb::bytes(self.body.data(), self.body.size()); })
+      .def_ro("manifest_only", &tc::Request::manifest_only)
       .def_ro("segment_bytes", &tc::Request::segment_bytes)
       .def_prop_ro("files", &files_of)
       .def_prop_ro("pieces", &pieces_of)
@@ -113,13 +132,19 @@ void bind_local_server(nb::module_& m) {
       .def("events", &events)
       .def("accept_put", &accept_put, "request"_a, "rows"_a = nb::none())
       .def("load", &load, "token"_a, nb::kw_only(), "segment_bytes"_a, "pieces"_a, "rows"_a, "files"_a,
-           "inline"_a = nb::bytes("", 0), "deadline_ms"_a)
+           "inline"_a = nb::bytes("", 0), "sources"_a = std::vector<tc::SegmentId>{}, "deadline_ms"_a)
+      .def("keep", &tc::Server::keep, "request"_a)
+      .def("load_kept", &load_kept, "token"_a, "source"_a, nb::kw_only(), "rows"_a, "segment_bytes"_a = nb::none(),
+           "pieces"_a = nb::none(), "inline"_a = nb::none(), "deadline_ms"_a)
+      .def("let_go", &tc::Server::let_go, "source"_a)
       .def("cancel", &tc::Server::cancel, "token"_a)
       .def("progress", &tc::Server::progress, "token"_a)
       .def("publish", &tc::Server::publish, "art_id"_a, "manifest"_a, "segments"_a)
+      .def("republish", &tc::Server::republish, "art_id"_a, "manifest"_a, "segments"_a)
       .def("withdraw", &tc::Server::withdraw, "art_id"_a)
       .def("withdraw_idle", &tc::Server::withdraw_idle, "art_id"_a)
       .def("attach_now", &tc::Server::attach_now, "request"_a)
+      .def("attach_segments", &tc::Server::attach_segments, "request"_a, "manifest"_a, "segments"_a)
       .def(
           "reply",
           [](tc::Server& self, uint64_t request, uint32_t status, const nb::bytes& body) {

@@ -13,12 +13,14 @@
 #include "buffer.hpp"
 #include "gil.hpp"
 #include "tc/blocks.hpp"
+#include "tc/boxes.hpp"
 #include "tc/digest.hpp"
 #include "tc/fill_done.hpp"
 #include "tc/pool.hpp"
 #include "tc/segment_view.hpp"
 #include "tc/segments.hpp"
 #include "tc/thread.hpp"
+#include "tc/write_out.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -190,6 +192,26 @@ nb::bytes read(const tc::Pool& pool, tc::SegmentId id, uint64_t offset, uint64_t
   return nb::borrow<nb::bytes>(bytes);
 }
 
+void hold(tc::Pool& pool, tc::SegmentId id) {
+  try {
+    pool.hold(id);
+  } catch (const std::out_of_range& gone) {
+    throw nb::key_error(gone.what());
+  }
+}
+
+nb::bytes box_pieces(uint32_t segment, uint32_t kind, uint32_t src_index, uint64_t src, uint64_t dst,
+                     uint64_t run_bytes, const std::vector<uint64_t>& counts, const std::vector<uint64_t>& strides,
+                     uint64_t pieces_max) {
+  std::vector<tc::Piece> pieces;
+  {
+    const WithoutGil no_gil;
+    const tc::Piece first{segment, static_cast<tc::PieceKind>(kind), dst, run_bytes, src, src_index, 0};
+    pieces = tc::box_pieces(first, counts, strides, pieces_max);
+  }
+  return nb::bytes(pieces.data(), pieces.size() * sizeof(tc::Piece));
+}
+
 nb::dict stats(const tc::Pool& pool) {
   const tc::PoolStats stats = pool.stats();
   nb::dict fields;
@@ -227,7 +249,9 @@ void bind_pool_class(nb::module_& m) {
       .def("write", &write, "segment"_a, "offset"_a, "data"_a)
       .def("read", &read, "segment"_a, "offset"_a, "nbytes"_a)
       .def("seal", &tc::Pool::seal, "segment"_a)
+      .def("hold", &hold, "segment"_a)
       .def("drop", &tc::Pool::drop, "segment"_a)
+      .def("write_to", &tc::write_out, "segment"_a, "fd"_a, "offset"_a, "nbytes"_a, nb::call_guard<WithoutGil>())
       .def("stats", &stats)
       .def("stop", &tc::Pool::stop, nb::call_guard<WithoutGil>());
 }
@@ -254,5 +278,7 @@ void bind_pool(nb::module_& m) {
   bind_fill_done(m);
   m.def("xxh3_128", &xxh3_128, "data"_a, "seed"_a = 0);
   m.def("tensor_digest", &tensor_digest, "data"_a);
+  m.def("box_pieces", &box_pieces, nb::kw_only(), "segment"_a, "kind"_a, "src_index"_a, "src"_a, "dst"_a, "run_bytes"_a,
+        "counts"_a, "strides"_a, "pieces_max"_a);
   m.def("digest_file", &digest_file, "file"_a, "rows"_a, nb::kw_only(), "threads"_a = 2, "deadline_ms"_a);
 }

@@ -12,6 +12,21 @@ Catalog::~Catalog() {
 
 void Catalog::publish(const std::string& art_id, SegmentId manifest, const std::vector<SegmentId>& segments) {
   if (published_.contains(art_id)) throw std::invalid_argument(art_id + " is published already; withdraw it first");
+  published_.emplace(art_id, entry_of(art_id, manifest, segments));
+}
+
+void Catalog::republish(const std::string& art_id, SegmentId manifest, const std::vector<SegmentId>& segments) {
+  const auto it = published_.find(art_id);
+  if (it == published_.end()) throw std::invalid_argument(art_id + " is not published, so it cannot be republished");
+  std::shared_ptr<Published> entry = entry_of(art_id, manifest, segments);
+  entry->used_ns = it->second->used_ns;
+  it->second.swap(entry);
+  for (SegmentId segment : entry->segments) pool_.drop(segment);
+}
+
+// Takes one user of every segment.
+std::shared_ptr<Published> Catalog::entry_of(const std::string& art_id, SegmentId manifest,
+                                             const std::vector<SegmentId>& segments) {
   auto entry = std::make_shared<Published>();
   entry->art_id = art_id;
   entry->used_ns = std::chrono::steady_clock::now().time_since_epoch().count();
@@ -24,7 +39,7 @@ void Catalog::publish(const std::string& art_id, SegmentId manifest, const std::
       entry->segments.push_back(segment);
       entry->nbytes += pool_.place(segment).nbytes;
     }
-    published_.emplace(art_id, entry);
+    return entry;
   } catch (const std::logic_error& e) {
     for (SegmentId held : entry->segments) pool_.drop(held);
     throw std::invalid_argument("segments of " + art_id + " must be sealed to be published: " + e.what());

@@ -76,12 +76,12 @@ Client::Answered Client::call(const std::string& body, const Wait& wait) {
 }
 
 std::variant<Client::Answered, Attachment> Client::attach(const std::string& art_id, const Wait& wait,
-                                                          bool manifest_only) {
+                                                          bool manifest_only, const std::string& body) {
   if (art_id.size() > kArtIdBytesMax) throw std::invalid_argument("an artifact id has at most 4096 bytes");
   const uint64_t number = link_->next_number();
   std::unique_ptr<LifelineUse> use = link_->use_lifeline();
   const AttachMessage message{wait.left_ms(), use->lifeline()->number(),
-                              manifest_only ? AttachMessage::kManifestOnly : 0, art_id};
+                              manifest_only ? AttachMessage::kManifestOnly : 0, art_id, body};
   Answer answer = link_->ask(number, message.encode(number), std::move(use), wait);
   if (answer.kind == Kind::kReply) return decode_reply(path_, answer.body);
   const std::optional<Attached> attached = Attached::decode(answer.body);

@@ -1,42 +1,9 @@
 // The client's put: one connection of its own, from its message to its answer.
-#include <sys/random.h>
-
-#include <cerrno>
-#include <system_error>
-
 #include "tc/client.hpp"
 
 namespace tc {
 
 namespace {
-
-// Random words in this process's memory, there while the caller of a put waits. The storage compares them
-// after its last read: a caller that gave up may have reused the memory, and such bytes must never become an
-// artifact.
-class Ticket {
- public:
-  Ticket() {
-    if (::getrandom(cookie_.data(), cookie_.size(), 0) != static_cast<ssize_t>(cookie_.size())) {
-      throw std::system_error(errno, std::generic_category(), "no random bytes");
-    }
-    uint64_t words[2];
-    std::memcpy(words, cookie_.data(), sizeof(words));
-    for (size_t i = 0; i < 2; ++i) words_[i].store(words[i]);
-  }
-  ~Ticket() {
-    for (auto& word : words_) word.store(0);
-  }
-  Ticket(const Ticket&) = delete;
-  Ticket& operator=(const Ticket&) = delete;
-
-  const Cookie& cookie() const { return cookie_; }
-  uint64_t address() const { return reinterpret_cast<uint64_t>(&words_); }
-
- private:
-  Cookie cookie_{};
-  std::array<std::atomic<uint64_t>, 2> words_;
-};
-static_assert(sizeof(std::array<std::atomic<uint64_t>, 2>) == sizeof(Cookie));
 
 // The descriptors of a put's files, in messages of at most 250; the last ones go with the PUT itself.
 std::vector<int> send_most_files(Talk& talk, const PutOrder& order, const Wait& wait) {
@@ -98,7 +65,8 @@ Client::Answered Client::put(const PutOrder& order, const Wait& wait) {
 
 // Leaving early, by whatever exception, closes the connection, and that cancels the put at the storage.
 Client::Answered Client::put_once(const PutOrder& order, const Wait& wait, bool streamed) {
-  const Ticket ticket;
+  const Ticket call;  // over with this call
+  const Ticket& ticket = order.ticket ? *order.ticket : call;
   std::string message = message_of(order, ticket, wait, streamed);
   Talk talk(path_, wait);
   Hello hello;

@@ -6,11 +6,10 @@ uint32_t Connection::body_limit(Kind kind) {
   switch (kind) {
     case Kind::kPut:
     case Kind::kCall:
+    case Kind::kAttach:
       return kBodyBytesMax;
     case Kind::kUnpin:
       return 64u << 10;
-    case Kind::kAttach:
-      return 8u << 10;
     case Kind::kHello:
     case Kind::kLifeline:
     case Kind::kCancel:

@@ -50,6 +50,7 @@ class Filling {
 
  private:
   void open_segments();
+  void open_sources();
   void open_files();
   void watch_writers();
   void check_sources() const;
@@ -66,6 +67,7 @@ class Filling {
   const unsigned threads_;
   WriteHold hold_;
   std::vector<SegmentView> views_;
+  std::vector<SegmentView> source_views_;
   std::vector<bool> faulted_;
   std::deque<FileReader> files_;
   std::atomic<size_t> next_look_{0};
@@ -80,6 +82,7 @@ void Filling::run(FillResult& result) {
   check_plan(job_);
   crew_.check();
   open_segments();
+  open_sources();
   open_files();
   watch_writers();
   digests_.emplace(job_.rows);
@@ -115,6 +118,19 @@ void Filling::open_segments() {
     if (views_.back().nbytes() != job_.segment_bytes[i])
       refuse("segment " + std::to_string(job_.segments[i]) + " has " + std::to_string(views_.back().nbytes()) +
              " bytes, the plan says " + std::to_string(job_.segment_bytes[i]));
+  }
+}
+
+void Filling::open_sources() {
+  for (size_t i = 0; i < job_.sources.size(); ++i) {
+    const SegmentId id = job_.sources[i];
+    if (!pool_.sealed(id))
+      throw Trouble{FillStatus::kBadPlan, 0, "source segment " + std::to_string(id) + " is not sealed"};
+    source_views_.emplace_back(pool_, id);
+    if (source_views_.back().nbytes() != job_.source_bytes[i])
+      throw Trouble{FillStatus::kBadPlan, 0,
+                    "source segment " + std::to_string(id) + " has " + std::to_string(source_views_.back().nbytes()) +
+                        " bytes, the plan says " + std::to_string(job_.source_bytes[i])};
   }
 }
 
@@ -240,6 +256,9 @@ void Filling::fetch(std::span<const Fragment> fragments) {
       return;
     case PieceKind::kSegment:
       for (const Fragment& fragment : fragments) views_[fragment.src_index].read(fragment.src, fragment.to);
+      return;
+    case PieceKind::kPool:
+      for (const Fragment& fragment : fragments) source_views_[fragment.src_index].read(fragment.src, fragment.to);
       return;
   }
 }

@@ -37,6 +37,9 @@ void check_source(const FillJob& job, const Piece& piece, const std::vector<bool
       if (copied[piece.src_index])
         refuse(name + ": segment " + std::to_string(piece.src_index) + " is itself copied from a segment");
       return within(job.segment_bytes[piece.src_index], "segment " + std::to_string(piece.src_index));
+    case PieceKind::kPool:
+      if (piece.src_index >= job.source_bytes.size()) refuse(name + ": no source " + std::to_string(piece.src_index));
+      return within(job.source_bytes[piece.src_index], "source " + std::to_string(piece.src_index));
   }
   refuse(name + ": kind " + std::to_string(static_cast<uint32_t>(piece.kind)) + " is unknown");
 }
@@ -153,6 +156,8 @@ void check_plan(const FillJob& job) {
   const size_t segments = job.segment_bytes.size();
   if (job.segments.size() != segments)
     refuse(std::to_string(job.segments.size()) + " segments for " + std::to_string(segments) + " sizes");
+  if (job.sources.size() != job.source_bytes.size())
+    refuse(std::to_string(job.sources.size()) + " sources for " + std::to_string(job.source_bytes.size()) + " sizes");
   std::vector<bool> copied(segments);
   for (size_t i = 0; i < job.pieces.size(); ++i) {
     const Piece& piece = job.pieces[i];

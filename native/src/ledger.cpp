@@ -137,6 +137,11 @@ void Ledger::forget_if_over(uint64_t session) {
   sessions_.erase(it);
 }
 
+bool Ledger::connected(uint64_t session) const {
+  const auto it = sessions_.find(session);
+  return it != sessions_.end() && it->second.connected;
+}
+
 std::vector<Ledger::SessionRow> Ledger::sessions() const {
   std::vector<SessionRow> rows;
   for (const auto& [id, s] : sessions_) rows.emplace_back(id, s.peer->pid(), s.pins, s.connected);

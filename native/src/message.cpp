@@ -76,7 +76,7 @@ std::optional<Reply> Reply::decode(std::string_view body) {
 
 std::string AttachMessage::encode(uint64_t request) const {
   Encoder out(Kind::kAttach, request);
-  return out.put(budget_ms).put(lifeline).put(flags).blob(art_id).finish();
+  return out.put(budget_ms).put(lifeline).put(flags).blob(art_id).blob(body).finish();
 }
 
 std::optional<AttachMessage> AttachMessage::decode(std::string_view body) {
@@ -86,6 +86,7 @@ std::optional<AttachMessage> AttachMessage::decode(std::string_view body) {
   attach.lifeline = in.get<uint64_t>();
   attach.flags = in.get<uint32_t>();
   attach.art_id = in.text();
+  attach.body = in.blob();
   if (!in.done() || attach.art_id.size() > kArtIdBytesMax) return std::nullopt;
   return attach;
 }

@@ -77,8 +77,9 @@ void Pulls::run(const std::shared_ptr<Pull>& pull) {
   // The caller of a put takes its ticket away before it gives up waiting and may reuse its memory. So a
   // ticket that is there after the last read proves that every read saw what the caller meant.
   if (result.status == FillStatus::kOk && pull->peer && !pull->peer->holds(pull->ticket_address, pull->ticket)) {
-    result.status = FillStatus::kCancelled;
-    result.detail = "the caller stopped waiting while its memory was read";
+    result.status = pull->kept ? FillStatus::kGone : FillStatus::kCancelled;
+    result.detail = pull->kept ? "the owner of this memory has ended, or took its leave to read it back"
+                               : "the caller stopped waiting while its memory was read";
   }
   {
     const std::lock_guard lock(m_);
@@ -93,6 +94,7 @@ void Pulls::run(const std::shared_ptr<Pull>& pull) {
   if (result.status != FillStatus::kOk) {
     for (SegmentId segment : pull->job.segments) pool_.drop(segment);
   }
+  for (SegmentId source : std::exchange(pull->held, {})) pool_.drop(source);
   pull->files.clear();
   done_(pull, std::move(result));
 }

@@ -25,4 +25,12 @@ std::vector<Event> EventQueue::drain() {
   return std::exchange(events_, {});
 }
 
+void EventQueue::forget_death(uint64_t source) {
+  const std::lock_guard lock(m_);
+  std::erase_if(events_, [source](const Event& event) {
+    const auto* request = std::get_if<Request>(&event);
+    return request && request->kind == RequestKind::kDied && request->id == source;
+  });
+}
+
 }  // namespace tc

@@ -54,6 +54,7 @@ Server::State::State(Pool& pool_, const std::string& path_, const ServerOptions&
   if (!epoll || !wake || !spare) throw std::system_error(errno, std::generic_category(), "no descriptor is left");
   catalog.emplace(pool);
   ledger.emplace(pool, epoll.get());
+  kept.emplace(epoll.get());
   pulls.emplace(pool, options.pull_threads,
                 [this](const std::shared_ptr<Pull>& pull, FillResult result) { filled(pull, std::move(result)); });
   listener = listen_at(path, options.mode);
@@ -108,6 +109,11 @@ void Server::publish(const std::string& art_id, SegmentId manifest, const std::v
   state_->catalog->publish(art_id, manifest, segments);
 }
 
+void Server::republish(const std::string& art_id, SegmentId manifest, const std::vector<SegmentId>& segments) {
+  const std::lock_guard lock(state_->m);
+  state_->catalog->republish(art_id, manifest, segments);
+}
+
 bool Server::withdraw(const std::string& art_id) {
   const std::lock_guard lock(state_->m);
   return state_->catalog->withdraw(art_id);
@@ -122,18 +128,28 @@ bool Server::withdraw_idle(const std::string& art_id) {
 void Server::attach_now(uint64_t request) {
   State& s = *state_;
   const std::lock_guard lock(s.m);
-  const auto it = s.pending.find(request);
-  if (it == s.pending.end() || it->second.kind != RequestKind::kAttach) {
-    throw UnknownRequest("attach request " + std::to_string(request) +
-                         " is not pending: its asker is gone, or it was answered");
-  }
+  const auto it = s.pending_attach(request);
   const auto entry = s.catalog->find(it->second.art_id);
   if (!entry) throw UnknownRequest(it->second.art_id + " is not published; publish it, or reply with a refusal");
-  const std::shared_ptr<Connection> c = it->second.asker;
-  const uint64_t number = it->second.number, lifeline = it->second.lifeline;
-  const bool manifest_only = it->second.manifest_only;
-  s.settle(it);
-  s.attached(*c, number, lifeline, manifest_only, entry);
+  s.settle_attached(it, entry);
+}
+
+void Server::attach_segments(uint64_t request, SegmentId manifest, const std::vector<SegmentId>& segments) {
+  State& s = *state_;
+  const std::lock_guard lock(s.m);
+  const auto it = s.pending_attach(request);
+  // Pins alone keep what is mapped; nobody else will ever find it.
+  const auto entry = std::make_shared<Published>();
+  entry->art_id = it->second.art_id;
+  entry->segments.push_back(manifest);
+  entry->segments.insert(entry->segments.end(), segments.begin(), segments.end());
+  for (SegmentId segment : entry->segments) {
+    if (!s.pool.sealed(segment)) {
+      throw std::invalid_argument("segment " + std::to_string(segment) + " must be sealed to be attached");
+    }
+    entry->nbytes += s.pool.place(segment).nbytes;
+  }
+  s.settle_attached(it, entry);
 }
 
 void Server::reply(uint64_t request, uint32_t status, std::string body) {

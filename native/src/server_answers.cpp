@@ -65,6 +65,24 @@ void Server::State::attached(Connection& c, uint64_t number, uint64_t lifeline, 
   send(c, std::move(frame), {fds.begin() + static_cast<ptrdiff_t>(early), fds.end()});
 }
 
+std::unordered_map<uint64_t, Pending>::iterator Server::State::pending_attach(uint64_t request) {
+  const auto it = pending.find(request);
+  if (it == pending.end() || it->second.kind != RequestKind::kAttach) {
+    throw UnknownRequest("attach request " + std::to_string(request) +
+                         " is not pending: its asker is gone, or it was answered");
+  }
+  return it;
+}
+
+void Server::State::settle_attached(std::unordered_map<uint64_t, Pending>::iterator it,
+                                    const std::shared_ptr<Published>& entry) {
+  const std::shared_ptr<Connection> c = it->second.asker;
+  const uint64_t number = it->second.number, lifeline = it->second.lifeline;
+  const bool manifest_only = it->second.manifest_only;
+  settle(it);
+  attached(*c, number, lifeline, manifest_only, entry);
+}
+
 // While a put is under way the serving thread reads nothing more (a worker may), it only looks for a hang-up.
 void Server::State::watch(Connection& c, int operation) {
   epoll_event event{};
@@ -89,7 +107,10 @@ void Server::State::bury(const std::shared_ptr<Connection>& c) {
   ::epoll_ctl(epoll.get(), EPOLL_CTL_DEL, c->socket.get(), &none);
   while (!c->requests.empty()) gone(pending.find(c->requests.begin()->second));
   const bool control = c->stage == Connection::Stage::kControl || c->stage == Connection::Stage::kProbing;
-  if (control) ledger->hung_up(c->session);
+  if (control) {
+    ledger->hung_up(c->session);
+    for (uint64_t source : kept->hung_up(c->session)) owner_ended(source);
+  }
   asked_bytes -= std::exchange(c->partial_bytes, 0);
   if (const auto of_uid = connections_of_uid.find(c->uid); --of_uid->second == 0) connections_of_uid.erase(of_uid);
   // A worker may hold the socket open a little longer; the client must see the end now.

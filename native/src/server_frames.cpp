@@ -103,9 +103,12 @@ bool Server::State::on_attach(const std::shared_ptr<Connection>& c, Frame& frame
   wanted.art_id = attach->art_id;
   wanted.lifeline = attach->lifeline;
   wanted.manifest_only = manifest_only;
+  wanted.body_bytes = attach->body.size();
   Request request;
   request.kind = RequestKind::kAttach;
   request.art_id = std::move(attach->art_id);
+  request.body = std::move(attach->body);
+  request.manifest_only = manifest_only;
   request.budget_ms = attach->budget_ms;
   return admit(c, std::move(wanted), std::move(request), why);
 }
@@ -162,7 +165,8 @@ bool Server::State::on_put(const std::shared_ptr<Connection>& c, Frame& frame, s
   request.art_id = message->art_id;
   request.body = std::move(message->draft);
   request.files = message->files;
-  if (!message->files.empty()) request.pieces = message->pieces;
+  // The storage compares a plan over files with its draft, and cuts views of registered memory by its pieces.
+  if (!streamed) request.pieces = message->pieces;
   request.segment_bytes = message->segment_bytes;
   request.source = is(PieceKind::kMemory) && !streamed ? "vm_read"
                    : is(PieceKind::kFile) && !streamed ? "file"

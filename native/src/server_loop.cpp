@@ -36,6 +36,9 @@ void Server::State::serve() {
       } else if (tag & kLifelineBit) {
         const std::lock_guard lock(m);
         if (ready_now[i].events & EPOLLHUP) ledger->lifeline_ended(tag & ~kLifelineBit);
+      } else if (tag & KeptSources::kTagBit) {
+        const std::lock_guard lock(m);
+        if (const auto source = kept->process_ended(tag & ~KeptSources::kTagBit)) owner_ended(*source);
       } else {
         ready(tag, ready_now[i].events);
       }

@@ -1,11 +1,7 @@
 // How the local server fills segments: for a client's put, once Python accepted it, and for what Python
 // opened.
-#include <fcntl.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <numeric>
-#include <system_error>
 
 #include "server_state.hpp"
 #include "tc/wait.hpp"
@@ -25,16 +21,20 @@ void drop_all(Pool& pool, const std::vector<SegmentId>& segments) {
   for (SegmentId segment : segments) pool.drop(segment);
 }
 
-std::vector<Fd> duplicates(const std::vector<FileSource>& files) {
-  std::vector<Fd> fds;
-  for (const FileSource& file : files) {
-    fds.emplace_back(::fcntl(file.fd, F_DUPFD_CLOEXEC, 0));
-    if (!fds.back()) {
-      throw std::system_error(errno, std::generic_category(),
-                              "file " + std::to_string(file.fd) + " cannot be kept open");
+// One user more of each, or of none. Throws std::invalid_argument for one that is not sealed.
+std::vector<SegmentId> hold_all(Pool& pool, const std::vector<SegmentId>& sources) {
+  std::vector<SegmentId> held;
+  held.reserve(sources.size());
+  try {
+    for (SegmentId source : sources) {
+      pool.hold(source);
+      held.push_back(source);
     }
+  } catch (const std::logic_error& e) {
+    drop_all(pool, held);
+    throw std::invalid_argument("a source of a load must be a sealed segment: " + std::string(e.what()));
   }
-  return fds;
+  return held;
 }
 
 }  // namespace
@@ -114,14 +114,17 @@ void Server::accept_put(uint64_t request, std::optional<std::vector<Row>> rows) 
 }
 
 void Server::load(uint64_t token, std::vector<uint64_t> segment_bytes, std::vector<Piece> pieces, std::vector<Row> rows,
-                  const std::vector<FileSource>& files, std::string inline_bytes, uint64_t deadline_ms) {
+                  const std::vector<FileSource>& files, std::string inline_bytes, const std::vector<SegmentId>& sources,
+                  uint64_t deadline_ms) {
   if (token >= kFirstRequest) {
     throw std::invalid_argument("token " + std::to_string(token) + " must be below 2**32: request ids begin there");
   }
   const auto pull = std::make_shared<Pull>();
   pull->id = token;
   pull->total_bytes = sum(segment_bytes);
-  pull->files = duplicates(files);
+  std::vector<int> fds;
+  for (const FileSource& file : files) fds.push_back(file.fd);
+  pull->files = duplicates(fds);
   FillJob& job = pull->job;
   job.files = files;
   for (size_t i = 0; i < files.size(); ++i) job.files[i].fd = pull->files[i].get();
@@ -129,11 +132,22 @@ void Server::load(uint64_t token, std::vector<uint64_t> segment_bytes, std::vect
   job.rows = std::move(rows);
   job.inline_bytes = std::move(inline_bytes);
   job.deadline = Wait::of_ms(deadline_ms).deadline;
-  job.segments = reserve_all(state_->pool, segment_bytes);
+  Pool& pool = state_->pool;
+  const std::vector<SegmentId> held = hold_all(pool, sources);
+  std::vector<SegmentId> segments;
+  try {
+    for (SegmentId source : held) job.source_bytes.push_back(pool.place(source).nbytes);
+    segments = reserve_all(pool, segment_bytes);
+  } catch (...) {
+    drop_all(pool, held);
+    throw;
+  }
+  job.sources = pull->held = held;
+  job.segments = segments;
   job.segment_bytes = std::move(segment_bytes);
-  const std::vector<SegmentId> segments = job.segments;
   if (!state_->pulls->start(pull)) {
-    drop_all(state_->pool, segments);
+    drop_all(pool, segments);
+    drop_all(pool, held);
     throw std::invalid_argument("load " + std::to_string(token) + " runs already, or the server is stopped");
   }
 }

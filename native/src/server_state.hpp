@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "tc/connection.hpp"
+#include "tc/kept.hpp"
 #include "tc/pulls.hpp"
 #include "tc/server.hpp"
 
@@ -84,12 +85,17 @@ struct Server::State {
   void answer(Connection& c, uint64_t number, Status status, std::string_view body);
   void attached(Connection& c, uint64_t number, uint64_t lifeline, bool manifest_only,
                 const std::shared_ptr<Published>& entry);
+  std::unordered_map<uint64_t, Pending>::iterator pending_attach(uint64_t request);  // throws UnknownRequest
+  void settle_attached(std::unordered_map<uint64_t, Pending>::iterator it, const std::shared_ptr<Published>& entry);
   void watch(Connection& c, int operation);
   void doom(Connection& c);
   void bury(const std::shared_ptr<Connection>& c);
   void settle(std::unordered_map<uint64_t, Pending>::iterator pending);
   void gone(std::unordered_map<uint64_t, Pending>::iterator pending);
   void filled(const std::shared_ptr<Pull>& pull, FillResult result);  // takes the lock itself
+
+  // server_kept.cpp; the lock is held
+  void owner_ended(uint64_t source);
 
   // server_puts.cpp
   std::shared_ptr<PutMessage> begin_reserving(uint64_t request);
@@ -111,6 +117,7 @@ struct Server::State {
   uint64_t asked_bytes = 0;   // of all connections' partial_bytes and request_bytes
   std::optional<Catalog> catalog;
   std::optional<Ledger> ledger;
+  std::optional<KeptSources> kept;
   EventQueue events;
   bool stopping = false;
   std::unordered_map<pid_t, std::deque<Probe>> probes;                                // the front one is under way

@@ -1,7 +1,8 @@
 """Kept by hand; tests/native checks that its names equal the module's.
 
 Sizes and offsets are bytes. `pieces` and `rows` are packed little-endian structs (the layout of tc/fill.hpp):
-PIECE = "<IIQQQII" (segment, kind, dst, nbytes, src, src_index, 0), kind 1 inline, 2 memory, 3 file, 4 segment;
+PIECE = "<IIQQQII" (segment, kind, dst, nbytes, src, src_index, 0), kind 1 inline, 2 memory, 3 file, 4 segment of
+the same job, 5 sealed segment of the pool (number src_index of the load's `sources`);
 ROW = "<IIQQ" (segment, 0, offset, nbytes); a FILE is (fd, device, inode, size, mtime_ns).
 """
 
@@ -27,6 +28,29 @@ class WaitedTooLong(Exception):
 
 class PeerGone(Exception):
     """The other end of the local socket is gone or cannot be reached. args: (text,)."""
+
+def box_pieces(
+    *,
+    segment: int,
+    kind: int,
+    src_index: int,
+    src: int,
+    dst: int,
+    run_bytes: int,
+    counts: Sequence[int],
+    strides: Sequence[int],
+    pieces_max: int,
+) -> bytes:
+    """Packed PIECEs for a box of a strided source: `counts` and `strides` (bytes) of the outer dimensions, outermost
+    first; each run of `run_bytes` follows the one before it in the destination. ValueError above `pieces_max`."""
+
+class Ticket:
+    """Sixteen bytes at a fixed address that a storage reads to see that the memory behind a put is still the caller's.
+    One given to Client.put() outlives the call: until end(), or until it is collected, a kept put may read."""
+
+    def __init__(self) -> None: ...
+    def end(self) -> None:
+        """From here on nothing read through it counts. Idempotent."""
 
 class BlockAllocator:
     """Runs of blocks, fewest first. Pure bookkeeping; exposed for property tests."""
@@ -70,7 +94,12 @@ class Pool:
         """Into a reserved segment: manifests and other small things the storage makes itself."""
     def read(self, segment: int, offset: int, nbytes: int) -> bytes: ...
     def seal(self, segment: int) -> None: ...
+    def hold(self, segment: int) -> None:
+        """One more user of a sealed segment; KeyError when it is gone, ValueError when it is not sealed."""
     def drop(self, segment: int) -> None: ...
+    def write_to(self, segment: int, fd: int, offset: int, nbytes: int) -> None:
+        """Writes that part of a sealed segment to the same place of an open file, without the GIL. OSError. The caller
+        holds the segment meanwhile."""
     def stats(self) -> dict[str, int]:
         """The fields of tc::PoolStats."""
     def stop(self) -> None: ...
@@ -83,6 +112,8 @@ class LocalStatus:
     STREAM: Final = 2  # (internal to Client.put) send the bytes on the socket
     BAD_REQUEST: Final = 3  # body: text
     VERSION: Final = 4  # body: text naming both versions
+    MOVED: Final = 5  # to an attach; body: the storage's word on where to look instead
+    MANIFEST: Final = 6  # to an attach of the manifest only; body: the storage's word on what is not in the pool
 
 class Request:
     """One thing a client asks that only the storage's Python can decide. Drained with LocalServer.events()."""
@@ -93,12 +124,16 @@ class Request:
     def session(self) -> int: ...
     @property
     def kind(self) -> str:
-        """ "put", "attach" (unknown here: load it or refuse), "call" or "gone" (the asker of `id` hung up)."""
+        """ "put", "attach" (unknown here: load it or refuse), "call", "gone" (the asker of `id` hung up) or "died"
+        (`id` is what keep() returned: its process has ended)."""
     @property
     def art_id(self) -> str: ...
     @property
     def body(self) -> bytes:
-        """put: the manifest draft; attach: empty; call: the caller's message."""
+        """put: the manifest draft; attach: what the caller gave with it; call: the caller's message."""
+    @property
+    def manifest_only(self) -> bool:
+        """attach: only the manifest is wanted."""
     @property
     def segment_bytes(self) -> list[int]: ...
     @property
@@ -107,7 +142,7 @@ class Request:
         them. The fill fails where a file is another; that these are the draft's files is the storage's to check."""
     @property
     def pieces(self) -> bytes:
-        """put with files: the client's packed PIECEs; b"" for every other request."""
+        """put: the client's packed PIECEs; b"" for one that is streamed, and for every other request."""
     @property
     def source(self) -> str:
         """put: "vm_read", "socket" or "file"."""
@@ -167,10 +202,33 @@ class LocalServer:
         rows: bytes,
         files: Sequence[_File],
         inline: bytes = b"",
+        sources: Sequence[int] = (),
         deadline_ms: int,
     ) -> None:
-        """The same for files that the storage opened itself (fds are duplicated). PoolFull as above; ValueError on a
-        token that runs already or is not below 2**32, where request ids begin."""
+        """The same for files that the storage opened itself (fds are duplicated) and for sealed segments of the pool
+        (`sources`, held until FillDone). PoolFull as above; ValueError on a token that runs already or is not below
+        2**32, where request ids begin, and on a source that is not sealed."""
+    def keep(self, request: int) -> int:
+        """Keeps what a pending put named (pieces, inline bytes, open files, the way to its process's memory) beyond its
+        answer, and watches the process: a "died" with the returned number comes once when it ends. A streamed put's
+        memory cannot be kept: only the process is watched. Before accept_put() or reply(). KeyError if gone, ValueError
+        past a limit (tc::KeptSources: 4096 a process), OSError when no descriptor is left."""
+    def load_kept(
+        self,
+        token: int,
+        source: int,
+        *,
+        rows: bytes,
+        segment_bytes: Sequence[int] | None = None,
+        pieces: bytes | None = None,
+        inline: bytes | None = None,
+        deadline_ms: int,
+    ) -> None:
+        """As load(), from what keep() kept: its own plan, or where given another over the same files and memory (whose
+        pieces must lie inside those that the put named; ValueError). Where memory is read: "gone" when the process
+        ended, or its Ticket did. PoolFull and ValueError as above, KeyError for an unknown source."""
+    def let_go(self, source: int) -> None:
+        """Closes what keep() kept; loads under way end as they can. Harmless for an unknown one."""
     def cancel(self, token: int) -> None: ...
     def progress(self, token: int) -> tuple[int, int]:
         """(bytes done, bytes in all); (0, 0) when unknown."""
@@ -182,6 +240,12 @@ class LocalServer:
     def withdraw_idle(self, art_id: str) -> bool:
         """Withdraws only what is published and mapped by nobody, in one step under the server's lock. False, and
         nothing done, when it is mapped or not published."""
+    def republish(self, art_id: str, manifest: int, segments: Sequence[int]) -> None:
+        """The same artifact from other segments, in one step: nobody meets it missing, and who maps the old ones keeps
+        them. Users as in publish(). ValueError when it is not published or a segment is not sealed."""
+    def attach_segments(self, request: int, manifest: int, segments: Sequence[int]) -> None:
+        """Answers a pending "attach" with sealed segments that are published nowhere; pinned as usual. The caller
+        still drops its own users. KeyError if gone."""
     def attach_now(self, request: int) -> None:
         """Answers a pending "attach" request from what is published by now. KeyError if not published (the request
         stays pending) or gone."""
@@ -245,12 +309,16 @@ class Client:
         rows: bytes,
         inline: bytes = b"",
         files: Sequence[_File] = (),
+        ticket: Ticket | None = None,
         deadline_ms: int,
     ) -> tuple[int, bytes]:
         """(status, body) of the storage's answer. The caller keeps the memory named in pieces alive and unchanged
-        during the call only: a put that ends in an exception is never committed from bytes read after it."""
-    def attach(self, art_id: str, *, deadline_ms: int, manifest_only: bool = False) -> Attachment | tuple[int, bytes]:
-        """The maps, or (status, body) of a refusal."""
+        during the call only: a put that ends in an exception is never committed from bytes read after it. With a
+        `ticket` of the caller's the memory stays open to the storage until that ends, if the storage keeps the put."""
+    def attach(
+        self, art_id: str, *, deadline_ms: int, manifest_only: bool = False, body: bytes = b""
+    ) -> Attachment | tuple[int, bytes]:
+        """The maps, or (status, body) of a refusal. `body` is for the storage's Python, where it is asked at all."""
     def call(self, body: bytes, *, deadline_ms: int) -> tuple[int, bytes]: ...
     def close(self) -> None:
         """Idempotent. Maps in use stay; their pins end with the last of them."""

@@ -109,6 +109,36 @@ class Storage {
     const std::lock_guard lock(m_);
     return last_digests_;
   }
+  // What keep() returned, in order, and whose process has ended since.
+  std::vector<uint64_t> kept() const {
+    const std::lock_guard lock(m_);
+    return kept_;
+  }
+  std::vector<uint64_t> deaths() const {
+    const std::lock_guard lock(m_);
+    return deaths_;
+  }
+  // The last attach that nobody answered.
+  tc::Request attach() const {
+    const std::lock_guard lock(m_);
+    return attach_;
+  }
+  bool ended(uint64_t token) const {
+    const std::lock_guard lock(m_);
+    return loads_.contains(token);
+  }
+  // The end of a load, waited for.
+  tc::FillDone load_done(uint64_t token) const {
+    if (!eventually([&] { return ended(token); })) throw std::runtime_error("the load did not end");
+    const std::lock_guard lock(m_);
+    return loads_.at(token);
+  }
+  std::string content(tc::SegmentId id) const {
+    std::string bytes;
+    for (const tc::Range& range : pool.place(id).ranges)
+      bytes.append(reinterpret_cast<const char*>(pool.address(range.offset)), range.nbytes);
+    return bytes;
+  }
 
  private:
   Folder folder_;
@@ -120,6 +150,7 @@ class Storage {
   std::atomic<bool> answers_calls{true};
   std::atomic<bool> answers_attaches{true};
   std::atomic<bool> accepts_puts{true};
+  std::atomic<bool> keeps_puts{false};
 
  private:
   void decide() {
@@ -144,17 +175,37 @@ class Storage {
     switch (request.kind) {
       case tc::RequestKind::kPut:
         puts_[request.id] = request;
+        if (keeps_puts) keep(request);
         if (accepts_puts) accept(request.id);
         break;
       case tc::RequestKind::kCall:
         if (answers_calls) server.reply(request.id, 0, request.body);
         break;
       case tc::RequestKind::kAttach:
-        if (answers_attaches) server.reply(request.id, 1, "no " + request.art_id);
+        if (answers_attaches) {
+          server.reply(request.id, 1, "no " + request.art_id);
+        } else {
+          const std::lock_guard lock(m_);
+          attach_ = request;
+        }
         break;
+      case tc::RequestKind::kDied: {
+        const std::lock_guard lock(m_);
+        deaths_.push_back(request.id);
+        break;
+      }
       case tc::RequestKind::kGone:
         break;
     }
+  }
+
+  // As a registration: answered at once, but for one whose bytes can only be streamed now.
+  void keep(const tc::Request& request) {
+    {
+      const std::lock_guard lock(m_);
+      kept_.push_back(server.keep(request.id));
+    }
+    if (request.source != "socket") server.reply(request.id, 0, "kept");
   }
 
   void accept(uint64_t id) {
@@ -169,6 +220,10 @@ class Storage {
   void finish(const tc::FillDone& done) {
     {
       const std::lock_guard lock(m_);
+      if (done.id < tc::Server::kFirstRequest) {
+        loads_[done.id] = done;
+        return;
+      }
       ++fills_[done.result.status];
       last_digests_ = done.result.digests;
     }
@@ -189,6 +244,9 @@ class Storage {
   std::map<tc::FillStatus, size_t> fills_;
   std::map<uint64_t, tc::Request> puts_;
   std::vector<tc::Digest> last_digests_;
+  std::vector<uint64_t> kept_, deaths_;
+  tc::Request attach_;
+  std::map<uint64_t, tc::FillDone> loads_;
   std::atomic<bool> stopping_{false};
   std::thread decider_;
 };

@@ -41,7 +41,7 @@ struct RawClient {
     REQUIRE(eventually([&] { return outbox.flush(socket.get()) == tc::Outbox::Flushed::kAll; }));
   }
   tc::Attached attach(const std::string& art_id, uint64_t number) {
-    send(tc::AttachMessage{1000, 1, 0, art_id}.encode(number));
+    send(tc::AttachMessage{1000, 1, 0, art_id, {}}.encode(number));
     const tc::Frame frame = next_frame(socket.get());
     REQUIRE(frame.kind() == tc::Kind::kAttached);
     return *tc::Attached::decode(frame.body);

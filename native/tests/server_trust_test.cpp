@@ -86,7 +86,7 @@ TEST_CASE("an artifact id that is not UTF-8 ends its connection and reaches nobo
   Storage storage;
   for (const std::string bad : {"\xff", "a\xc0\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xe2\x82", "\xe0\x80\x80"}) {
     RawClient attaching(storage.path);
-    attaching.send(tc::AttachMessage{1000, 1, 0, bad}.encode(1));
+    attaching.send(tc::AttachMessage{1000, 1, 0, bad, {}}.encode(1));
     CHECK(refused(attaching.socket.get(), "malformed"));
     tc::PutMessage put;
     put.art_id = bad;

@@ -64,13 +64,14 @@ def test_the_storage_sees_the_files_and_pieces_of_a_put_and_its_own_rows_are_dig
     assert answers == [(LocalStatus.OK, b"file " + tensor_digest(content))]
 
 
-def test_a_request_that_brings_no_file_shows_neither_files_nor_pieces(storage: Storage, client: Client) -> None:
+def test_a_request_that_brings_no_file_shows_the_pieces_of_its_memory(storage: Storage, client: Client) -> None:
     storage.holding = {"put"}
     asking = threading.Thread(target=put, args=(client, "a", b"x"))
     asking.start()
     assert eventually(lambda: len(storage.held) == 1)
     request = storage.held[0]
-    assert (request.files, request.pieces) == ([], b"")
+    segment, kind, dst, nbytes, address, _, _ = struct.unpack("<IIQQQII", request.pieces)
+    assert request.files == [] and (segment, kind, dst, nbytes) == (0, 2, 0, 1) and address > 0
     storage.answer(request)
     asking.join()
 

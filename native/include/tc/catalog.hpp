@@ -32,11 +32,16 @@ class Catalog {
 
   // Throws std::invalid_argument when the id is published or a segment is not sealed.
   void publish(const std::string& art_id, SegmentId manifest, const std::vector<SegmentId>& segments);
+  // The same artifact from other segments. Throws std::invalid_argument when it is not published.
+  void republish(const std::string& art_id, SegmentId manifest, const std::vector<SegmentId>& segments);
   bool withdraw(const std::string& art_id);
   std::shared_ptr<Published> find(const std::string& art_id) const;  // empty when not published
   std::vector<Usage> usage() const;
 
  private:
+  std::shared_ptr<Published> entry_of(const std::string& art_id, SegmentId manifest,
+                                      const std::vector<SegmentId>& segments);
+
   Pool& pool_;
   std::unordered_map<std::string, std::shared_ptr<Published>> published_;
 };

@@ -10,6 +10,7 @@
 #include "tc/attachment.hpp"
 #include "tc/fill.hpp"
 #include "tc/link.hpp"
+#include "tc/ticket.hpp"
 
 namespace tc {
 
@@ -22,7 +23,8 @@ struct PutOrder {
   std::vector<Piece> pieces;
   std::vector<Row> rows;
   std::string inline_bytes;
-  std::vector<FileSource> files;  // fds stay the caller's
+  std::vector<FileSource> files;   // fds stay the caller's
+  const Ticket* ticket = nullptr;  // one that outlives the call; else there is one for the call alone
 };
 
 class Client {
@@ -43,7 +45,8 @@ class Client {
 
   // All throw PeerGone, WaitedTooLong, and std::invalid_argument on what does not fit the protocol.
   Answered put(const PutOrder& order, const Wait& wait);
-  std::variant<Answered, Attachment> attach(const std::string& art_id, const Wait& wait, bool manifest_only);
+  std::variant<Answered, Attachment> attach(const std::string& art_id, const Wait& wait, bool manifest_only,
+                                            const std::string& body = {});
   Answered call(const std::string& body, const Wait& wait);
   void close() { link_->close(); }
 

@@ -1,6 +1,7 @@
 // Filling: pulls bytes into reserved segments, digests the tensors on the way, and seals. The one way in for
 // every byte of the pool: a file (buffered when its pages are resident, O_DIRECT when not), a local client's
-// memory (process_vm_readv), a client's socket, or another segment. Runs on the caller's thread plus workers.
+// memory (process_vm_readv), a client's socket, or another segment, of the same job or sealed before it. Runs on the
+// caller's thread plus workers.
 #pragma once
 #include <sys/types.h>
 #include <atomic>
@@ -13,11 +14,12 @@
 
 namespace tc {
 
-enum class PieceKind : uint32_t { kInline = 1, kMemory = 2, kFile = 3, kSegment = 4 };
+enum class PieceKind : uint32_t { kInline = 1, kMemory = 2, kFile = 3, kSegment = 4, kPool = 5 };
 
 // nbytes from a source to `dst` within segment number `segment` of the job. `src` is an offset in the inline
 // bytes, an address in the client's memory, an offset in file `src_index`, or an offset in segment number
-// `src_index`. Pieces of kSegment run after all others and may only read segments that have none themselves.
+// `src_index`, or an offset in sealed segment `src_index` of the job's `sources`. Pieces of kSegment run after all
+// others and may only read segments that have none themselves.
 struct Piece {
   uint32_t segment;
   PieceKind kind;
@@ -50,10 +52,12 @@ struct FillJob {
   std::vector<Piece> pieces;        // of one segment: no gap, no overlap, up to segment_bytes
   std::vector<Row> rows;
   std::string inline_bytes;
-  std::vector<FileSource> files;  // fds stay the caller's
-  pid_t pid = 0;                  // kMemory: the client ...
-  int pidfd = -1;                 // ... proven alive by this before and after the read
-  int stream_fd = -1;             // when >= 0, kMemory pieces arrive on this socket, in order, instead
+  std::vector<FileSource> files;       // fds stay the caller's
+  std::vector<SegmentId> sources;      // sealed; the caller holds them until the end
+  std::vector<uint64_t> source_bytes;  // their sizes
+  pid_t pid = 0;                       // kMemory: the client ...
+  int pidfd = -1;                      // ... proven alive by this before and after the read
+  int stream_fd = -1;                  // when >= 0, kMemory pieces arrive on this socket, in order, instead
   std::chrono::steady_clock::time_point deadline;
   std::atomic<bool> cancelled{false};
   std::atomic<uint64_t> done_bytes{0};  // progress, for whoever watches

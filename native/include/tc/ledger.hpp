@@ -45,6 +45,7 @@ class Ledger {
   int look_in_ms() const { return still_mapped_.empty() ? -1 : kLookMs; }
   void look_again();
   void hung_up(uint64_t session);
+  bool connected(uint64_t session) const;
 
   std::vector<SessionRow> sessions() const;
 

@@ -19,7 +19,15 @@ inline constexpr uint32_t kArtIdBytesMax = 4096;
 
 // Answers; the Python face is LocalStatus. kStream: the storage could not read the client's memory, stream
 // it.
-enum class Status : uint32_t { kOk = 0, kFailed = 1, kStream = 2, kBadRequest = 3, kVersion = 4 };
+enum class Status : uint32_t {
+  kOk = 0,
+  kFailed = 1,
+  kStream = 2,
+  kBadRequest = 3,
+  kVersion = 4,
+  kMoved = 5,     // an attach: Python's word on where to look instead
+  kManifest = 6,  // an attach of the manifest only: Python's word on what is not in the pool
+};
 
 struct Hello {
   static constexpr uint32_t kNoVmRead = 1;  // do not read my memory
@@ -83,6 +91,7 @@ struct AttachMessage {
   uint64_t lifeline = 0;  // the client's number of the lifeline that the pins hang on
   uint32_t flags = 0;
   std::string art_id;
+  std::string body;  // for the storage's Python, where it is asked
 
   std::string encode(uint64_t request) const;
   static std::optional<AttachMessage> decode(std::string_view body);

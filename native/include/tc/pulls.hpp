@@ -24,9 +24,11 @@ struct Pull {
   FillJob job;
   uint64_t total_bytes = 0;
   std::vector<Fd> files;
-  std::shared_ptr<Peer> peer;  // whose memory is read; empty when none is
+  std::vector<SegmentId> held;  // one user of each until the end: the job's sources
+  std::shared_ptr<Peer> peer;   // whose memory is read; empty when none is
   uint64_t ticket_address = 0;
   Cookie ticket{};
+  bool kept = false;             // from what a registration kept: without its ticket the owner is gone
   uint64_t asker = 0;            // whose pulls count together
   std::shared_ptr<void> stream;  // keeps job.stream_fd open
   std::function<void()> before;  // runs on the worker, just before the fill

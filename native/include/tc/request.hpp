@@ -12,8 +12,9 @@
 
 namespace tc {
 
-// kGone: the asker of `id` hung up or gave up; an answer would reach nobody.
-enum class RequestKind { kPut, kAttach, kCall, kGone };
+// kGone: the asker of `id` hung up or gave up; an answer would reach nobody. kDied: the process behind what was kept
+// as `id` has ended.
+enum class RequestKind { kPut, kAttach, kCall, kGone, kDied };
 
 // One thing a client asks that only the storage can decide.
 struct Request {
@@ -21,10 +22,11 @@ struct Request {
   uint64_t session = 0;
   RequestKind kind = RequestKind::kCall;
   std::string art_id;
-  std::string body;  // put: the manifest draft; call: the message
+  std::string body;            // put: the manifest draft; call: the message; attach: what came with it
+  bool manifest_only = false;  // attach
   std::vector<uint64_t> segment_bytes;
   std::vector<FileIdentity> files;  // put: those that came with it, in order
-  std::vector<Piece> pieces;        // put with files: what is read whence; empty for all others
+  std::vector<Piece> pieces;        // put: what is read whence; empty for one that is streamed
   std::string source;               // put: "vm_read", "socket" or "file"
   uint64_t budget_ms = 0;
   int pid = 0;
@@ -37,6 +39,7 @@ class EventQueue {
   EventQueue();
   void push(Event event);
   std::vector<Event> drain();
+  void forget_death(uint64_t source);     // a kDied of it that was not drained
   int fd() const { return wake_.get(); }  // readable while events wait
 
  private:

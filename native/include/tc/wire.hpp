@@ -21,7 +21,7 @@ namespace tc {
 static_assert(std::endian::native == std::endian::little, "the local protocol is little-endian, as all our hosts are");
 
 inline constexpr uint32_t kMagic = 0x4c435454;  // "TTCL"
-inline constexpr uint16_t kWireVersion = 1;
+inline constexpr uint16_t kWireVersion = 2;
 inline constexpr uint32_t kBodyBytesMax = 64u << 20;
 inline constexpr uint16_t kMessageFdsMax = 250;  // the kernel refuses 254
 
