@@ -24,7 +24,7 @@ class NodeEntry(msgspec.Struct, frozen=True):
 
 
 class ProcessEntry(msgspec.Struct, frozen=True):
-    """`state`: "starting", "ready", "backing_off" or "stopped". Restarts count since `up`."""
+    """`state`: "starting", "ready", "backing_off", "refused" or "stopped". Restarts count since `up`."""
 
     process: str
     role: str

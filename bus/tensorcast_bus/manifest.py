@@ -30,11 +30,14 @@ class SourceFile(msgspec.Struct, frozen=True, array_like=True):
 
 class SegmentRow(msgspec.Struct, frozen=True, array_like=True):
     """One sealed region. With `file` it is that file's image, byte for byte, from offset 0; `aside` marks a segment
-    of aligned copies of tensors that lie misaligned in another segment."""
+    of aligned copies of tensors that lie misaligned in another segment. `key` (32 hex digits, given by the storage)
+    names the sealed region wherever it lies: artifacts that share a segment name it by the same key, and it is the
+    name of its file on disk. In a draft a row with a key is borrowed from the draft's base; those rows come last."""
 
     nbytes: int
     file: SourceFile | None = None
     aside: bool = False
+    key: str = ""
 
 
 class TensorRow(msgspec.Struct, frozen=True, array_like=True):
@@ -52,13 +55,15 @@ class TensorRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, array_like=True):
-    """`metadata` is what the source file's header carried under ``__metadata__``."""
+    """`metadata` is what the source file's header carried under ``__metadata__``. `view`: the dense answer to a view
+    of an artifact that is not loaded; it is made for one reader and kept nowhere."""
 
     version: int
     art_id: str
     segments: tuple[SegmentRow, ...]
     tensors: tuple[TensorRow, ...]
     metadata: dict[str, str] = {}
+    view: bool = False
 
     @property
     def nbytes(self) -> int:

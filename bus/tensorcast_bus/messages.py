@@ -13,7 +13,8 @@ REPORT_ROWS_MAX = 500
 
 
 class ReplicaRow(msgspec.Struct, frozen=True, array_like=True):
-    """Where bytes of an artifact are: `tier` "host" (memory), "disk", or "file" (an unchanged source file).
+    """Where bytes of an artifact are: `tier` "host" (memory), "disk" (ours), "file" (an unchanged source file) or
+    "lease" (the memory or open files of the caller that registered it).
     `living` is the global store's word: the incarnation that claims it still beats. Times are ms since the epoch."""
 
     art_id: str
@@ -27,7 +28,8 @@ class ReplicaRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ArtifactRow(msgspec.Struct, frozen=True, array_like=True):
-    """An artifact's record. `revision` grows with every change of the catalog and orders events."""
+    """An artifact's record. `revision` grows with every change of the catalog and orders events. `digest` is hex, or
+    "pending:" and 32 hex digits until registered files were read once. `ownership` is "system" or "lease"."""
 
     art_id: str
     digest: str
@@ -36,10 +38,12 @@ class ArtifactRow(msgspec.Struct, frozen=True, array_like=True):
     owner: str
     created_ms: int
     revision: int = 0
+    ownership: str = "system"
 
 
 class Commit(msgspec.Struct, frozen=True, array_like=True, tag="commit"):
-    """storage -> global store. Makes an artifact visible. Answer: Committed; AlreadyExists on other content."""
+    """storage -> global store. Makes an artifact visible. Answer: Committed; AlreadyExists on other content, on an id
+    that is an alias, and when one of the two is under a lease and the other is not."""
 
     art_id: str
     digest: str
@@ -50,6 +54,7 @@ class Commit(msgspec.Struct, frozen=True, array_like=True, tag="commit"):
     incarnation: int
     tiers: tuple[str, ...]
     owner: str = ""
+    ownership: str = "system"
 
 
 class Committed(msgspec.Struct, frozen=True, array_like=True):
@@ -60,11 +65,15 @@ class Committed(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ReplicaClaim(msgspec.Struct, frozen=True, array_like=True):
+    """`was` is the pending digest that `digest` takes the place of, once registered files were read."""
+
     art_id: str
     digest: str
     tier: str
     nbytes: int
     tensors: int
+    was: str = ""
+    ownership: str = "system"
 
 
 class Report(msgspec.Struct, frozen=True, array_like=True, tag="report"):
@@ -82,7 +91,8 @@ class Report(msgspec.Struct, frozen=True, array_like=True, tag="report"):
 
 
 class Reported(msgspec.Struct, frozen=True, array_like=True):
-    """`refused`: ids that are deleted or have other content now: the storage drops them."""
+    """`refused`: ids that are gone, have other content, are aliases, or are owned otherwise now: the storage drops
+    them."""
 
     refused: tuple[str, ...]
     incarnation: int
@@ -90,7 +100,8 @@ class Reported(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DropReplica(msgspec.Struct, frozen=True, array_like=True, tag="drop"):
-    """storage -> global store. Asks to let go of a host replica. Answer: Dropped."""
+    """storage -> global store. Asks to let go of a host replica, or says that one of another tier is lost, which is
+    always granted. Answer: Dropped."""
 
     art_id: str
     tier: str
@@ -117,15 +128,81 @@ class DeletedRow(msgspec.Struct, frozen=True, array_like=True):
     revision: int
 
 
+class EndLease(msgspec.Struct, frozen=True, array_like=True, tag="end_lease"):
+    """storage -> global store. The lease on an id that this process registered has ended: the id is gone, and who asks
+    for it hears LeaseLost. Answer: DeletedRow, with revision 0 when this process holds no such lease (any more)."""
+
+    art_id: str
+    digest: str
+    node: str
+    process: str
+    incarnation: int
+
+
+class AliasRow(msgspec.Struct, frozen=True, array_like=True):
+    """A movable name. `revision` is the catalog's when it was last set: two rows of one revision are one setting."""
+
+    name: str
+    art_id: str
+    revision: int
+    set_ms: int
+
+
+class Expectation(msgspec.Struct, frozen=True, array_like=True):
+    """What an alias must be for a change: `kind` "any", "absent", "id" (it points at `art_id`) or "revision"."""
+
+    kind: str = "any"
+    art_id: str = ""
+    revision: int = 0
+
+
+class SetAlias(msgspec.Struct, frozen=True, array_like=True, tag="set_alias"):
+    """Answer: AliasRow as it is now. Conflict with the present row in its context where it is not as expected, or where
+    `name` is an artifact's id; NotFound where `art_id` is no artifact; CapacityExceeded at the limit of aliases."""
+
+    name: str
+    art_id: str
+    expect: Expectation = Expectation()
+
+
+class DeleteAlias(msgspec.Struct, frozen=True, array_like=True, tag="delete_alias"):
+    """Answer: AliasRow as it was. NotFound, Conflict as above."""
+
+    name: str
+    expect: Expectation = Expectation()
+
+
+class GetAlias(msgspec.Struct, frozen=True, array_like=True, tag="get_alias"):
+    """Answer: AliasRow. NotFound."""
+
+    name: str
+
+
+class ListAliases(msgspec.Struct, frozen=True, array_like=True, tag="aliases"):
+    """Answer: AliasPage, ordered by name, of at most PAGE_ROWS_MAX rows after `after`."""
+
+    prefix: str = ""
+    after: str = ""
+
+
+class AliasPage(msgspec.Struct, frozen=True, array_like=True):
+    rows: tuple[AliasRow, ...]
+    more: bool
+
+
 class Resolve(msgspec.Struct, frozen=True, array_like=True, tag="resolve"):
-    """Answer: Resolved. NotFound when there is no such id."""
+    """`art_id` may be an alias. Answer: Resolved. NotFound when there is no such id, or an alias points at one that is
+    gone; LeaseLost when its lease ended."""
 
     art_id: str
 
 
 class Resolved(msgspec.Struct, frozen=True, array_like=True):
+    """`alias` where the name asked for is one."""
+
     artifact: ArtifactRow
     replicas: tuple[ReplicaRow, ...]
+    alias: AliasRow | None = None
 
 
 class ListArtifacts(msgspec.Struct, frozen=True, array_like=True, tag="list"):
@@ -169,8 +246,8 @@ class WorkerList(msgspec.Struct, frozen=True, array_like=True):
     workers: tuple[Worker, ...]
 
 
-GlobalStoreRequest = Commit | Report | DropReplica | Delete | Resolve | ListArtifacts | ListWorkers
-GatewayRequest = Delete | Resolve | ListArtifacts | ListWorkers
+GatewayRequest = Delete | Resolve | ListArtifacts | ListWorkers | SetAlias | DeleteAlias | GetAlias | ListAliases
+GlobalStoreRequest = Commit | Report | DropReplica | EndLease | GatewayRequest
 
 
 class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="hb"):
@@ -188,8 +265,9 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="hb"):
 
 
 class ArtifactEvent(msgspec.Struct, frozen=True, array_like=True, tag="ev"):
-    """global store -> all. `kind`: "committed", "deleted", "replica", "dropped", or "hello" (the global store started
-    or beats while idle). A gap in (incarnation, sequence) means: events were lost, report and take a snapshot."""
+    """global store -> all. `kind`: "committed", "deleted", "lease_ended", "replica", "dropped", "alias" (`art_id` is
+    its name, `target` the id that it points at now), "unalias", or "hello" (the global store started or beats while
+    idle). A gap in (incarnation, sequence) means: events were lost, report and take a snapshot."""
 
     incarnation: int
     sequence: int
@@ -197,3 +275,4 @@ class ArtifactEvent(msgspec.Struct, frozen=True, array_like=True, tag="ev"):
     art_id: str = ""
     digest: str = ""
     revision: int = 0
+    target: str = ""

@@ -1,4 +1,4 @@
-"""Serves ``gw.<caller>.{list,resolve,delete,workers}`` in the queue group "gw" by asking the global store.
+"""Serves ``gw.<caller>.<verb>``, the verbs of GatewayRequest, in the queue group "gw" by asking the global store.
 
 Holds nothing: whichever gateway gets a request, the answer is the global store's, within what is left of the caller's
 budget. The idempotency id travels with it, so a caller may repeat its request at another gateway.
@@ -14,14 +14,20 @@ from tensorcast_bus.bus import Caller
 from tensorcast_bus.codec import kind_of
 from tensorcast_bus.errors import Invalid, Unavailable
 from tensorcast_bus.messages import (
+    AliasPage,
+    AliasRow,
     ArtifactPage,
     Delete,
+    DeleteAlias,
     DeletedRow,
     GatewayRequest,
+    GetAlias,
+    ListAliases,
     ListArtifacts,
     ListWorkers,
     Resolve,
     Resolved,
+    SetAlias,
     WorkerList,
 )
 from tensorcast_bus.subjects import Subjects
@@ -30,11 +36,15 @@ from tensorcast_services.process import Context
 
 BEAT_MS = 250
 QUEUE = "gw"
-_ANSWERS: dict[type[Struct], type[Struct]] = {
+ANSWERS: dict[type[Struct], type[Struct]] = {
     ListArtifacts: ArtifactPage,
     Resolve: Resolved,
     Delete: DeletedRow,
     ListWorkers: WorkerList,
+    SetAlias: AliasRow,
+    DeleteAlias: AliasRow,
+    GetAlias: AliasRow,
+    ListAliases: AliasPage,
 }
 
 
@@ -71,7 +81,7 @@ class GatewayService:
         return {"requests": self._asked, "requests_under_way": self._under_way}
 
     async def _ask(self, body: Struct, caller: Caller) -> Struct:
-        answer = _ANSWERS.get(type(body))
+        answer = ANSWERS.get(type(body))
         if answer is None:
             raise Invalid(f"a gateway has no answer to {type(body).__name__}")
         if self._under_way >= self._settings.requests_max:

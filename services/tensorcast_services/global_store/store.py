@@ -1,15 +1,14 @@
 """The catalog's rows in DuckDB: read once at start, written one transaction a batch, one statement a table and kind.
 
-The file belongs to one process. Its tables are made from the row structs; a version row guards against files of others
-and of other versions. Called by the service on one thread of its own, never on the event loop. A row is acknowledged
-only after its transaction, whose log is on disk then.
+The file belongs to one process; ``schema`` makes its tables from the row structs. Called by the service on one thread
+of its own, never on the event loop. A row is acknowledged only after its transaction, whose log is on disk then.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,26 +16,28 @@ import duckdb
 import msgspec
 from msgspec import Struct
 
-from tensorcast_bus.messages import ArtifactRow
+from tensorcast_bus.messages import AliasRow, ArtifactRow
 from tensorcast_services.effect import Save
 from tensorcast_services.global_store.core.rows import (
+    ALIASES,
     ANSWERS,
     ARTIFACTS,
     DELETED,
+    MARKS,
     REPLICAS,
     TABLES,
     AnswerRecord,
     DeletedRecord,
+    MarkRecord,
     ReplicaRecord,
     SavedRows,
 )
+from tensorcast_services.global_store.schema import column_type, prepare
 from tensorcast_services.tables import Refusal
 
-SCHEMA_VERSION = 1
 LOCK_WAIT_MS_MAX = 6_000
 LOCK_RETRY_MS = 100
 FETCH_ROWS = 10_000
-_COLUMN_TYPES: Mapping[object, str] = {str: "VARCHAR", int: "BIGINT"}
 R = TypeVar("R", bound=Struct)
 
 
@@ -48,7 +49,7 @@ class Store:
         self._path = path
         self._connection = _open(path, memory_bytes_max)
         try:
-            self._check_or_make_schema()
+            prepare(self._connection, path)
         except BaseException:
             self._connection.close()
             raise
@@ -59,6 +60,8 @@ class Store:
             replicas=self._rows(REPLICAS, ReplicaRecord),
             deleted=self._rows(DELETED, DeletedRecord),
             answers=self._rows(ANSWERS, AnswerRecord),
+            aliases=self._rows(ALIASES, AliasRow),
+            marks=self._rows(MARKS, MarkRecord),
         )
 
     def save(self, saves: Sequence[Save]) -> None:
@@ -86,33 +89,6 @@ class Store:
     def close(self) -> None:
         self._connection.close()
 
-    def _check_or_make_schema(self) -> None:
-        found = {str(row[0]) for row in self._connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
-        if found and not {"schema_version", *TABLES} <= found:
-            raise Refusal(
-                f"{self._path} is a DuckDB file of something else (tables {', '.join(sorted(found)[:5])}); "
-                "set global_store.database to another path, or move the file away"
-            )
-        if not found:
-            self._make_schema()
-        version = self._connection.execute("SELECT max(version) FROM schema_version").fetchall()[0][0]
-        if version != SCHEMA_VERSION:
-            raise Refusal(
-                f"{self._path} has schema version {version}, this global store has {SCHEMA_VERSION}; "
-                "run the version that wrote it, or move the file away"
-            )
-
-    def _make_schema(self) -> None:
-        self._connection.execute("BEGIN")
-        for table, (kind, key_fields) in TABLES.items():
-            fields = msgspec.structs.fields(kind)
-            columns = ", ".join(f"{f.name} {_COLUMN_TYPES[f.type]} NOT NULL" for f in fields)
-            key = ", ".join(f.name for f in fields[:key_fields])
-            self._connection.execute(f"CREATE TABLE {table} ({columns}, PRIMARY KEY ({key}))")
-        self._connection.execute("CREATE TABLE schema_version (version INTEGER NOT NULL)")
-        self._connection.execute("INSERT INTO schema_version VALUES (?)", [SCHEMA_VERSION])
-        self._connection.execute("COMMIT")
-
     def _rows(self, table: str, kind: type[R]) -> list[R]:
         names = ", ".join(field.name for field in msgspec.structs.fields(kind))
         cursor = self._connection.execute(f"SELECT {names} FROM {table}")
@@ -127,7 +103,7 @@ class Store:
         fields = msgspec.structs.fields(kind)
         # One list a column: as rows of parameters the same insert takes five times as long.
         columns = [[getattr(row, field.name) for row in rows] for field in fields]
-        lists = ", ".join(f"unnest(?::{_COLUMN_TYPES[field.type]}[])" for field in fields)
+        lists = ", ".join(f"unnest(?::{column_type(field)}[])" for field in fields)
         self._connection.execute(f"{how} INTO {table} SELECT {lists}", columns)
 
     def _remove(self, table: str, kind: type[Struct], key_fields: int, keys: Sequence[tuple[str, ...]]) -> None:

@@ -12,16 +12,23 @@ from pathlib import Path
 import pytest
 
 from tensorcast_bus.bus import Bus, Caller
-from tensorcast_bus.errors import TensorCastError, Unavailable
+from tensorcast_bus.errors import Conflict, LeaseLost, TensorCastError, Unavailable
 from tensorcast_bus.messages import (
+    AliasRow,
     ArtifactEvent,
     ArtifactPage,
     Commit,
     Committed,
+    DeleteAlias,
+    DeletedRow,
+    EndLease,
+    Expectation,
+    GetAlias,
     ListArtifacts,
     ListWorkers,
     Resolve,
     Resolved,
+    SetAlias,
     Worker,
     WorkerList,
 )
@@ -49,8 +56,13 @@ async def bus_of(up: Supervisor) -> AsyncIterator[Bus]:
         await bus.close()
 
 
-def commit(art_id: str) -> Commit:
-    return Commit(art_id, "aa", 1, 1, "a", "storage-a", 1, ("host",))
+def commit(art_id: str, *, ownership: str = "system") -> Commit:
+    tier = "lease" if ownership == "lease" else "host"
+    return Commit(art_id, "aa", 1, 1, "x", "storage-x", 1, (tier,), "", ownership)
+
+
+def gateway(verb: str) -> str:
+    return Subjects.gateway("test", verb)
 
 
 async def list_all(bus: Bus) -> list[str]:
@@ -151,6 +163,73 @@ async def test_a_restarted_global_store_greets_with_a_new_incarnation_and_no_gap
         for incarnation in (first.incarnation, again.incarnation):
             sequences = [e.sequence for e in events if e.incarnation == incarnation]
             assert sequences == list(range(sequences[0], sequences[0] + len(sequences)))
+
+
+async def test_of_many_who_compare_and_set_an_alias_one_wins_each_time_also_over_a_kill(up: Supervisor) -> None:
+    """A counter made of an alias: every success moves it one on, so lost or doubled settings would show."""
+    steps, lanes = 40, 4
+    moves: list[AliasRow] = []
+    half = asyncio.Event()
+
+    async def move_on(bus: Bus, lane: int) -> None:
+        tries = 0
+        while True:
+            try:
+                row = await bus.request(gateway("get_alias"), GetAlias("now"), answer=AliasRow, budget_ms=10_000)
+                number = int(row.art_id.removeprefix("step/"))
+                if number == steps:
+                    return
+                tries += 1
+                ask = SetAlias("now", f"step/{number + 1}", Expectation("revision", "", row.revision))
+                moves.append(await set_once(bus, ask, f"lane-{lane}-{tries}"))
+                if len(moves) == steps // 2:
+                    half.set()
+            except (Conflict, Unavailable):
+                await asyncio.sleep(0)
+
+    async def set_once(bus: Bus, ask: SetAlias, idem: str) -> AliasRow:
+        """A repeat after a lost answer has the same id, so it gets the answer of the first."""
+        while True:
+            try:
+                return await bus.request(gateway("set_alias"), ask, answer=AliasRow, budget_ms=10_000, idem=idem)
+            except Unavailable:
+                await asyncio.sleep(0.01)
+
+    async with bus_of(up) as bus:
+        for number in range(steps + 1):
+            await bus.request(COMMIT, commit(f"step/{number}"), answer=Committed, budget_ms=10_000)
+        await bus.request(gateway("set_alias"), SetAlias("now", "step/0"), answer=AliasRow, budget_ms=10_000)
+        running = [asyncio.create_task(move_on(bus, lane)) for lane in range(lanes)]
+        async with asyncio.timeout(2 * WAIT_S_MAX):
+            await half.wait()
+            os.kill(up.entry("global_store").pid, signal.SIGKILL)
+            await asyncio.gather(*running)
+        assert [row.art_id for row in sorted(moves, key=lambda r: r.revision)] == [
+            f"step/{number}" for number in range(1, steps + 1)
+        ]
+        found = await bus.request(gateway("resolve"), Resolve("now"), answer=Resolved, budget_ms=10_000)
+        assert found.alias is not None
+        assert (found.artifact.art_id, found.alias.revision) == (f"step/{steps}", max(row.revision for row in moves))
+
+
+async def test_ended_leases_and_removed_aliases_stay_so_over_a_kill(up: Supervisor) -> None:
+    async with bus_of(up) as bus:
+        for art_id in ("kept", "ended"):
+            await bus.request(COMMIT, commit(art_id, ownership="lease"), answer=Committed, budget_ms=10_000)
+        first = await bus.request(gateway("set_alias"), SetAlias("now", "kept"), answer=AliasRow, budget_ms=10_000)
+        await bus.request(gateway("delete_alias"), DeleteAlias("now"), answer=AliasRow, budget_ms=10_000)
+        end = EndLease("ended", "aa", "x", "storage-x", 1)
+        done = await bus.request(Subjects.global_store("end_lease"), end, answer=DeletedRow, budget_ms=10_000)
+        assert done.revision > 0
+        old = up.entry("global_store").pid
+        os.kill(old, signal.SIGKILL)
+        up.wait_restarted("global_store", old)
+        with pytest.raises(LeaseLost, match="that storage-x held ended"):
+            await bus.request(gateway("resolve"), Resolve("ended"), answer=Resolved, budget_ms=20_000)
+        kept = await bus.request(gateway("resolve"), Resolve("kept"), answer=Resolved, budget_ms=20_000)
+        assert (kept.artifact.ownership, kept.replicas[0].tier) == ("lease", "lease")
+        again = await bus.request(gateway("set_alias"), SetAlias("now", "kept"), answer=AliasRow, budget_ms=10_000)
+        assert again.revision > done.revision > first.revision
 
 
 async def test_a_stopped_process_counts_as_dead_and_lives_again_when_it_goes_on(up: Supervisor) -> None:

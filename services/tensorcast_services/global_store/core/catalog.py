@@ -1,16 +1,11 @@
 """The catalog's rules: which content an id names, who holds it, and what may be let go.
 
-Ids decide at commit and the first wins. A claim stands for one incarnation of a process; older ones' claims and those
-that a full report did not name are kept as lost, to tell who had the bytes and since when they are gone. The last
-living replica that is in memory only is never let go. Whoever asks was sighted at the registry before.
+Ids decide at commit and the first wins; they share one namespace with aliases. The last living replica that is in
+memory only is never let go. An id under a lease is its holder's and goes with the lease. Whoever asks was sighted at
+the registry before.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-
-from msgspec import Struct
-from msgspec.structs import replace
 
 from tensorcast_bus.errors import AlreadyExists, NotFound
 from tensorcast_bus.messages import (
@@ -20,187 +15,168 @@ from tensorcast_bus.messages import (
     DeletedRow,
     Dropped,
     DropReplica,
-    ReplicaClaim,
+    EndLease,
     Report,
 )
-from tensorcast_services.effect import Save
+from tensorcast_services.global_store.core.aliases import Aliases
 from tensorcast_services.global_store.core.entries import Entries, Entry
+from tensorcast_services.global_store.core.holdings import Holdings
+from tensorcast_services.global_store.core.journal import Journal
+from tensorcast_services.global_store.core.leases import LEASE_GRACE_MS, what_forbids
 from tensorcast_services.global_store.core.registry import Registry
-from tensorcast_services.global_store.core.rows import DELETED, DeletedRecord, ReplicaRecord, SavedRows
+from tensorcast_services.global_store.core.reports import Reports
+from tensorcast_services.global_store.core.rows import LEASE, ReplicaRecord, SavedRows, is_pending
+from tensorcast_services.global_store.core.tombstones import Tombstones
 
-DELETED_MAX = 100_000
-
-
-class Change(Struct, frozen=True):
-    """What the others are told. `kind` as in ArtifactEvent."""
-
-    kind: str
-    art_id: str
-    digest: str
-    revision: int
-
-
-class _FullReport(Struct):
-    incarnation: int
-    named: set[tuple[str, str]]
+# A storage cannot be asked to keep what is in these: when it wants to drop them their bytes are gone already.
+GONE_TIERS = ("disk", "file", LEASE)
 
 
 class Catalog:
-    """`revision` grows with every change and is found again in the saved rows."""
+    """`aliases`, `entries` and `tombstones` are there to be read."""
 
-    def __init__(self, registry: Registry, saved: SavedRows) -> None:
-        self.entries = Entries(saved)
+    def __init__(self, registry: Registry, saved: SavedRows, journal: Journal) -> None:
         self._registry = registry
-        self._deleted = {r.art_id: r for r in sorted(saved.deleted, key=lambda r: r.revision)}
-        revisions = [r.revision for r in saved.artifacts] + [r.revision for r in saved.deleted]
-        self._revision = max([0, *revisions, *(r.revision for r in saved.answers)])
-        self._reports: dict[str, _FullReport] = {}
-        self._changes: list[Change] = []
-        self._saves: list[Save] = []
+        self._holdings = Holdings(registry, saved, journal)
+        self.entries: Entries = self._holdings.entries
+        self.tombstones: Tombstones = self._holdings.tombstones
+        self.aliases = Aliases(self.entries, saved, journal)
+        self._reports = Reports(self._holdings, self.aliases)
 
     def commit(self, ask: Commit, now_ms: int) -> Committed:
-        """AlreadyExists when the id names other content."""
+        """AlreadyExists when the id names other content, is an alias, or is held in a way that forbids it."""
+        self._check_no_alias(ask.art_id)
         entry = self.entries.find(ask.art_id)
         if entry is not None and entry.row.digest != ask.digest:
-            raise AlreadyExists(
-                f"{ask.art_id!r} has other content: {entry.row.digest} is there since {entry.row.created_ms} ms, "
-                f"{ask.digest} was offered; put it under another id, or delete this one first",
-                art_id=ask.art_id,
-                stored=entry.row.digest,
-                given=ask.digest,
-            )
+            if not self._is_registered_again(entry, ask):
+                raise self._other_content(entry, ask)
+            self._holdings.settle(entry, ask.digest)
+        forbidden = what_forbids(entry, ask.process, ask.ownership, self.is_living) if entry is not None else ""
+        if entry is not None and forbidden:
+            raise AlreadyExists(forbidden, art_id=ask.art_id, stored=entry.row.ownership, given=ask.ownership)
+        here = entry is not None and any(claim.node == ask.node for claim in self._holdings.living(entry))
         known = entry is not None
-        here = entry is not None and any(r.node == ask.node and self.is_living(r) for r in entry.claims.values())
-        entry = entry or self._add(ask.art_id, ask.digest, ask.nbytes, ask.tensors, ask.owner, now_ms)
-        fresh = [self._claim(entry, ask, tier, now_ms) for tier in ask.tiers]
-        if known and any(fresh):
-            self.entries.touch(entry, self._next())
-            self._tell("replica", entry)
+        if entry is None:
+            entry = self._holdings.add(_row(ask, now_ms))
+            taken = False
+        else:
+            taken = self._holdings.take_over(entry, ask.process, ask.ownership, ask.owner, now_ms)
+        fresh = [self._holdings.claim(entry, ask, tier, now_ms) for tier in ask.tiers]
+        for tier in ask.tiers:
+            self._reports.note(ask.process, ask.art_id, tier)
+        if known and (taken or any(fresh)):
+            self._holdings.changed("replica", entry)
         return Committed("already_present" if here else "stored", entry.row.revision)
 
     def report(self, ask: Report, now_ms: int) -> tuple[str, ...]:
         """The ids that the storage must drop."""
-        if ask.first:
-            self._forget(ask.process, now_ms, older_than=ask.incarnation)
-            if ask.full:
-                self._reports[ask.process] = _FullReport(ask.incarnation, set())
-        refused = [claim.art_id for claim in ask.claims if not self._take_claim(ask, claim, now_ms)]
-        if ask.full and ask.last:
-            # Without its first part (we restarted in between) a report does not tell what is gone; the storage sees
-            # our new incarnation in the answer and reports again.
-            report = self._reports.pop(ask.process, None)
-            if report is not None and report.incarnation == ask.incarnation:
-                self._forget(ask.process, now_ms, keep=report.named)
-        return tuple(refused)
+        return self._reports.take(ask, now_ms)
 
     def drop(self, ask: DropReplica, now_ms: int) -> Dropped:
-        """A file replica goes as soon as its storage says so, since its file is gone. Everything else stays when it
-        is the last one; only replicas of processes that were heard since our start count as others."""
+        """A replica that is not in the pool goes as soon as its storage says so, since its bytes are gone. One in
+        memory stays when it is the last one; only replicas of processes that were heard since our start count as
+        others, and this very process's own on disk, in a file or under a lease."""
         entry = self.entries.find(ask.art_id)
         if entry is None:
             return Dropped(granted=True, why="nobody knows the artifact")
         place = (ask.process, ask.tier)
-        others = any(
-            not r.lost_ms and p != place and self._registry.heard(r.process, r.incarnation)
-            for p, r in entry.claims.items()
-        )
-        if ask.tier != "file" and not others:
+        gone = ask.tier in GONE_TIERS
+        if not gone and not self._holdings.has_others(entry, place):
             return Dropped(granted=False, why=f"it is the last living replica of {ask.art_id!r}, and in memory only")
         held = entry.claims.get(place)
         if held is None or held.lost_ms:
             return Dropped(granted=True)
-        if others:
-            self.entries.withdraw(entry, *place)
+        if gone:
+            self._holdings.lose(entry, place, now_ms)
         else:
-            self.entries.claim(entry, replace(held, lost_ms=now_ms))
-        self.entries.touch(entry, self._next())
-        self._tell("dropped", entry)
+            self.entries.withdraw(entry, *place)
+        self._holdings.changed("dropped", entry)
         return Dropped(granted=True)
 
     def delete(self, art_id: str, now_ms: int) -> DeletedRow:
         """NotFound when there is no such id."""
         entry = self.entries.find(art_id)
-        if entry is None:
-            raise NotFound(f"there is no artifact {art_id!r}", art_id=art_id)
-        self.entries.remove(entry)
-        record = DeletedRecord(art_id, entry.row.digest, self._next(), now_ms)
-        self._deleted[art_id] = record
-        self._saves.append(Save(DELETED, (art_id,), record))
-        if len(self._deleted) > DELETED_MAX:
-            self._undelete(next(iter(self._deleted)))
-        self._changes.append(Change("deleted", art_id, record.digest, record.revision))
-        return DeletedRow(art_id, record.revision)
+        if entry is not None:
+            return self._holdings.remove(entry, "deleted", now_ms)
+        alias = self.aliases.find(art_id)
+        if alias is not None:
+            raise NotFound(
+                f"{art_id!r} is an alias of {alias.art_id!r} and no artifact: remove the name with delete_alias, or "
+                f"delete {alias.art_id!r} itself",
+                art_id=art_id,
+                target=alias.art_id,
+            )
+        raise NotFound(f"there is no artifact {art_id!r}", art_id=art_id)
 
-    def is_living(self, claim: ReplicaRecord) -> bool:
-        return not claim.lost_ms and self._registry.living(claim.process, claim.incarnation)
+    def end_lease(self, ask: EndLease, now_ms: int) -> DeletedRow:
+        """Revision 0, and nothing done, unless this very incarnation holds the lease on this content."""
+        entry = self.entries.find(ask.art_id)
+        if entry is None or entry.row.ownership != LEASE:
+            return DeletedRow(ask.art_id, 0)
+        # The storage may not have heard yet that a pending digest was settled, nor we.
+        same = ask.digest == entry.row.digest or is_pending(ask.digest) or is_pending(entry.row.digest)
+        mine = [c for c in entry.claims.values() if c.process == ask.process and c.incarnation == ask.incarnation]
+        # A report that went out before this ask may have ended the claim already: then nobody else's stands either.
+        holds = any(not c.lost_ms for c in mine) or (mine and all(c.lost_ms for c in entry.claims.values()))
+        if not same or not holds:
+            return DeletedRow(ask.art_id, 0)
+        return self._holdings.remove(entry, "lease_ended", now_ms, holder=ask.process)
 
-    def take(self) -> tuple[Sequence[Save], Sequence[Change]]:
-        """What the last steps want saved and told."""
-        saves, changes = [*self.entries.take_saves(), *self._saves], self._changes
-        self._saves, self._changes = [], []
-        return saves, changes
-
-    def _add(self, art_id: str, digest: str, nbytes: int, tensors: int, owner: str, now_ms: int) -> Entry:
-        row = ArtifactRow(art_id, digest, nbytes, tensors, owner, now_ms, self._revision + 1)
-        entry = self.entries.add(row)
-        self._next()
-        if art_id in self._deleted:
-            self._undelete(art_id)
-        self._tell("committed", entry)
-        return entry
-
-    def _claim(self, entry: Entry, ask: Commit | Report, tier: str, now_ms: int) -> bool:
-        """False when this very claim stands already."""
-        art_id = entry.row.art_id
-        report = self._reports.get(ask.process)
-        if report is not None:
-            # Also a commit between two parts of a report is named by this.
-            report.named.add((art_id, tier))
-        held = entry.claims.get((ask.process, tier))
-        if held is not None and held.incarnation == ask.incarnation and not held.lost_ms and held.node == ask.node:
-            return False
-        self.entries.claim(
-            entry,
-            ReplicaRecord(art_id, ask.process, tier, ask.node, ask.incarnation, entry.row.digest, now_ms),
-        )
-        return True
-
-    def _take_claim(self, report: Report, claim: ReplicaClaim, now_ms: int) -> bool:
-        entry = self.entries.find(claim.art_id)
-        if entry is None:
-            if claim.art_id in self._deleted:
-                return False
-            # Committed at a catalog that was lost since: what exists can be found again.
-            entry = self._add(claim.art_id, claim.digest, claim.nbytes, claim.tensors, "", now_ms)
-            return self._claim(entry, report, claim.tier, now_ms)
-        if entry.row.digest != claim.digest:
-            return False
-        if self._claim(entry, report, claim.tier, now_ms):
-            self.entries.touch(entry, self._next())
-            self._tell("replica", entry)
-        return True
-
-    def _forget(
-        self, process: str, now_ms: int, *, older_than: int = 0, keep: set[tuple[str, str]] | None = None
-    ) -> None:
-        for art_id, tier in self.entries.of_process(process):
+    def end_silent_leases(self, now_ms: int) -> None:
+        """Those that nobody living has held for LEASE_GRACE_MS."""
+        for art_id in self._holdings.leases.over(self._registry.awake_ms, self._is_held):
             entry = self.entries.find(art_id)
             assert entry is not None
-            held = entry.claims[(process, tier)]
-            gone = held.incarnation < older_than or (keep is not None and (art_id, tier) not in keep)
-            if gone and not held.lost_ms:
-                lost_ms = now_ms
-                if held.incarnation < older_than:
-                    lost_ms = self._registry.gone_since(process, held.incarnation, now_ms)
-                self.entries.claim(entry, replace(held, lost_ms=lost_ms))
+            last = max(entry.claims.values(), key=lambda claim: (claim.since_ms, claim.process), default=None)
+            self._holdings.remove(entry, "lease_ended", now_ms, holder=last.process if last is not None else "nobody")
 
-    def _undelete(self, art_id: str) -> None:
-        del self._deleted[art_id]
-        self._saves.append(Save(DELETED, (art_id,), None))
+    @property
+    def leased(self) -> int:
+        """How many ids are under a lease."""
+        return len(self._holdings.leases)
 
-    def _tell(self, kind: str, entry: Entry) -> None:
-        self._changes.append(Change(kind, entry.row.art_id, entry.row.digest, entry.row.revision))
+    def is_living(self, claim: ReplicaRecord) -> bool:
+        return self._holdings.is_living(claim)
 
-    def _next(self) -> int:
-        self._revision += 1
-        return self._revision
+    def _is_registered_again(self, entry: Entry, ask: Commit) -> bool:
+        """Files whose digest was settled, and whose storage was restarted since: it has not read them yet, so their
+        digest is pending again. Nobody else has a part in that lease."""
+        again = ask.ownership == LEASE and is_pending(ask.digest) and entry.row.ownership == LEASE
+        mine = all(claim.process == ask.process for claim in entry.claims.values())
+        return again and mine and not self._holdings.living(entry)
+
+    def _is_held(self, art_id: str) -> bool:
+        entry = self.entries.find(art_id)
+        return entry is not None and bool(self._holdings.living(entry))
+
+    def _check_no_alias(self, art_id: str) -> None:
+        alias = self.aliases.find(art_id)
+        if alias is not None:
+            raise AlreadyExists(
+                f"{art_id!r} is an alias of {alias.art_id!r}: use another id, or remove the alias first",
+                art_id=art_id,
+                target=alias.art_id,
+            )
+
+    def _other_content(self, entry: Entry, ask: Commit) -> AlreadyExists:
+        row = entry.row
+        how = "put it under another id, or delete this one first"
+        if row.ownership == LEASE:
+            held = self._holdings.living(entry)
+            who = (
+                f"{held[0].process} holds it under a lease"
+                if held
+                else f"its lease is held by nobody living and ends {LEASE_GRACE_MS // 1000} s after that was seen"
+            )
+            how = f"{who}; use another id, or release or delete this one first"
+        return AlreadyExists(
+            f"{row.art_id!r} has other content: {row.digest} is there since {row.created_ms} ms, {ask.digest} was "
+            f"offered; {how}",
+            art_id=row.art_id,
+            stored=row.digest,
+            given=ask.digest,
+        )
+
+
+def _row(ask: Commit, now_ms: int) -> ArtifactRow:
+    return ArtifactRow(ask.art_id, ask.digest, ask.nbytes, ask.tensors, ask.owner, now_ms, ownership=ask.ownership)

@@ -1,19 +1,17 @@
 """The catalog's memory: artifacts in the order of their ids, the claims on each, and who claims what.
 
-Every change is noted as a Save; `take_saves` hands them over once a step. Finding, adding and removing cost no walk
-over all artifacts (insertion into the order of ids moves pointers only).
+Every change is noted in the journal. Finding, adding and removing cost no walk over all artifacts.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator, Sequence, Set
-
-from msgspec.structs import replace
+from collections.abc import Iterator, Set
 
 from tensorcast_bus.errors import CapacityExceeded
 from tensorcast_bus.messages import ArtifactRow
 from tensorcast_services.effect import Save
+from tensorcast_services.global_store.core.journal import Journal
+from tensorcast_services.global_store.core.names import Names
 from tensorcast_services.global_store.core.rows import ARTIFACTS, REPLICAS, ReplicaRecord, SavedRows
 
 ARTIFACTS_MAX = 2_000_000
@@ -33,11 +31,11 @@ class Entry:
 
 
 class Entries:
-    def __init__(self, saved: SavedRows) -> None:
+    def __init__(self, saved: SavedRows, journal: Journal) -> None:
+        self._journal = journal
         self._entries = {row.art_id: Entry(row) for row in saved.artifacts}
-        self._order = sorted(self._entries)
+        self._order = Names(self._entries)
         self._of_process: dict[str, set[tuple[str, str]]] = {}
-        self._saves: list[Save] = []
         for record in saved.replicas:
             # A claim without its artifact cannot be saved, since both are saved together; ignore what others wrote.
             if record.art_id in self._entries:
@@ -58,21 +56,22 @@ class Entries:
                 artifacts_max=ARTIFACTS_MAX,
             )
         entry = self._entries[row.art_id] = Entry(row)
-        insort(self._order, row.art_id)
-        self._saves.append(Save(ARTIFACTS, (row.art_id,), row, new=True))
+        self._order.add(row.art_id)
+        self._journal.save(Save(ARTIFACTS, (row.art_id,), row, new=True))
         return entry
 
-    def touch(self, entry: Entry, revision: int) -> None:
-        entry.row = replace(entry.row, revision=revision)
-        self._saves.append(Save(ARTIFACTS, (entry.row.art_id,), entry.row))
+    def change(self, entry: Entry, row: ArtifactRow) -> None:
+        """`row` is the entry's new one, of the same id."""
+        entry.row = row
+        self._journal.save(Save(ARTIFACTS, (row.art_id,), row))
 
     def remove(self, entry: Entry) -> None:
         art_id = entry.row.art_id
         for process, tier in list(entry.claims):
             self.withdraw(entry, process, tier)
         del self._entries[art_id]
-        del self._order[bisect_left(self._order, art_id)]
-        self._saves.append(Save(ARTIFACTS, (art_id,), None))
+        self._order.remove(art_id)
+        self._journal.save(Save(ARTIFACTS, (art_id,), None))
 
     def claim(self, entry: Entry, record: ReplicaRecord) -> None:
         """Also the way to mark a claim as lost."""
@@ -80,12 +79,12 @@ class Entries:
         if new and len(entry.claims) >= CLAIMS_AN_ARTIFACT_MAX:
             self._make_room(entry)
         self._place(record)
-        self._saves.append(Save(REPLICAS, _key(record), record, new=new))
+        self._journal.save(Save(REPLICAS, _key(record), record, new=new))
 
     def withdraw(self, entry: Entry, process: str, tier: str) -> None:
         record = entry.claims.pop((process, tier))
         self._of_process[process].discard((record.art_id, tier))
-        self._saves.append(Save(REPLICAS, _key(record), None))
+        self._journal.save(Save(REPLICAS, _key(record), None))
 
     def of_process(self, process: str) -> Set[tuple[str, str]]:
         """(id, tier) of all that a process claims or once claimed."""
@@ -93,15 +92,7 @@ class Entries:
 
     def after(self, prefix: str, after: str) -> Iterator[Entry]:
         """Entries with the prefix, from the first id behind `after`, in the order of ids."""
-        start = max(bisect_left(self._order, prefix), bisect_right(self._order, after) if after else 0)
-        for i in range(start, len(self._order)):
-            if not self._order[i].startswith(prefix):
-                return
-            yield self._entries[self._order[i]]
-
-    def take_saves(self) -> Sequence[Save]:
-        taken, self._saves = self._saves, []
-        return taken
+        return (self._entries[art_id] for art_id in self._order.after(prefix, after))
 
     def _place(self, record: ReplicaRecord) -> None:
         self._entries[record.art_id].claims[(record.process, record.tier)] = record

@@ -6,7 +6,7 @@ saved in one transaction; events carry (incarnation, sequence) without a gap, an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
@@ -15,16 +15,19 @@ from tensorcast_bus.ids import subject_token
 from tensorcast_bus.messages import (
     ArtifactEvent,
     Commit,
-    Committed,
     Delete,
-    DeletedRow,
+    DeleteAlias,
     DropReplica,
+    EndLease,
+    GetAlias,
     Heartbeat,
+    ListAliases,
     ListArtifacts,
     ListWorkers,
     Report,
     Reported,
     Resolve,
+    SetAlias,
     WorkerList,
 )
 from tensorcast_bus.subjects import Subjects
@@ -32,6 +35,7 @@ from tensorcast_services.effect import Announce, Effect, Origin, Reply, Save
 from tensorcast_services.global_store.core import checks, reading
 from tensorcast_services.global_store.core.answers import Answers
 from tensorcast_services.global_store.core.catalog import Catalog
+from tensorcast_services.global_store.core.journal import Change, Journal
 from tensorcast_services.global_store.core.registry import Registry
 from tensorcast_services.global_store.core.rows import SavedRows
 
@@ -50,10 +54,10 @@ class GlobalStoreCore:
         for claim in saved.replicas:
             newest[claim.process] = max(claim.incarnation, newest.get(claim.process, 0))
         self._registry = Registry(own=own, newest=newest)
-        self._catalog = Catalog(self._registry, saved)
-        self._answers = Answers(saved.answers)
+        self._journal = Journal(saved)
+        self._catalog = Catalog(self._registry, saved, self._journal)
+        self._answers = Answers(saved.answers, self._journal)
         self._next_hello_ms = 0
-        self._extra: list[Save] = []
 
     def step(self, event: Struct, origin: Origin, now_ms: int) -> Sequence[Effect]:
         if isinstance(event, Heartbeat):
@@ -71,15 +75,20 @@ class GlobalStoreCore:
 
     def tick(self, now_ms: int) -> Sequence[Effect]:
         self._registry.tick(now_ms)
-        effects: list[Effect] = list(self._answers.expire(now_ms))
+        self._answers.expire(now_ms)
+        self._catalog.end_silent_leases(now_ms)
+        saves, announcements = self._take()
+        effects: list[Effect] = [*saves, *announcements]
         if now_ms >= self._next_hello_ms:
             self._next_hello_ms = now_ms + HELLO_MS
-            effects.append(Announce(Subjects.event(TOPIC, EVERYBODY), self._event("hello")))
+            effects.append(Announce(Subjects.event(TOPIC, EVERYBODY), self._event(Change("hello", "", "", 0))))
         return effects
 
     def figures(self) -> dict[str, int]:
         return {
             "artifacts": len(self._catalog.entries),
+            "aliases": len(self._catalog.aliases),
+            "leases": self._catalog.leased,
             "answers_remembered": len(self._answers),
             "events": self._sequence,
             **self._registry.counts(),
@@ -96,9 +105,22 @@ class GlobalStoreCore:
     def _answer(self, event: Struct, origin: Origin, now_ms: int) -> Struct:
         match event:
             case Commit():
-                return self._commit(event, origin, now_ms)
+                checks.check_commit(event)
+                self._sight(event, now_ms)
+                return self._once(event, origin, now_ms, lambda: self._catalog.commit(event, now_ms))
             case Delete():
-                return self._delete(event, origin, now_ms)
+                checks.check_named(event)
+                return self._once(event, origin, now_ms, lambda: self._catalog.delete(event.art_id, now_ms))
+            case EndLease():
+                checks.check_end(event)
+                self._sight(event, now_ms)
+                return self._once(event, origin, now_ms, lambda: self._catalog.end_lease(event, now_ms))
+            case SetAlias():
+                checks.check_alias(event)
+                return self._once(event, origin, now_ms, lambda: self._catalog.aliases.set(event, now_ms))
+            case DeleteAlias():
+                checks.check_alias(event)
+                return self._once(event, origin, now_ms, lambda: self._catalog.aliases.delete(event))
             case Report():
                 checks.check_report(event)
                 self._sight(event, now_ms)
@@ -108,56 +130,54 @@ class GlobalStoreCore:
                 checks.check_drop(event)
                 self._sight(event, now_ms)
                 return self._catalog.drop(event, now_ms)
+            case _:
+                return self._read(event, now_ms)
+
+    def _read(self, event: Struct, now_ms: int) -> Struct:
+        match event:
             case Resolve():
                 checks.check_named(event)
-                return reading.resolve(self._catalog, self._registry, event.art_id)
+                return reading.resolve(self._catalog, self._registry, event.art_id, now_ms)
             case ListArtifacts():
                 return reading.page(self._catalog, event)
+            case GetAlias():
+                checks.check_alias(event)
+                return self._catalog.aliases.get(event.name)
+            case ListAliases():
+                return reading.alias_page(self._catalog, event)
             case ListWorkers():
                 return WorkerList(self._registry.workers(event.role, now_ms))
             case _:
                 raise Invalid(f"the global store has no answer to {type(event).__name__}")
 
-    def _commit(self, ask: Commit, origin: Origin, now_ms: int) -> Committed:
-        checks.check_commit(ask)
-        self._sight(ask, now_ms)
-        known = self._answers.find(origin.idem, ask)
+    def _once(self, command: Struct, origin: Origin, now_ms: int, act: Callable[[], Struct]) -> Struct:
+        """Takes effect once for an idempotency id; a repeat gets the answer that the first one had."""
+        known = self._answers.find(origin.idem, command)
         if known is not None:
-            return Committed(known.outcome, known.revision)
-        done = self._catalog.commit(ask, now_ms)
-        self._extra += self._answers.remember(
-            origin.idem, ask, outcome=done.outcome, revision=done.revision, now_ms=now_ms
-        )
-        return done
+            return known
+        answer = act()
+        self._answers.remember(origin.idem, command, answer, now_ms)
+        return answer
 
-    def _delete(self, ask: Delete, origin: Origin, now_ms: int) -> DeletedRow:
-        checks.check_named(ask)
-        known = self._answers.find(origin.idem, ask)
-        if known is not None:
-            return DeletedRow(ask.art_id, known.revision)
-        done = self._catalog.delete(ask.art_id, now_ms)
-        self._extra += self._answers.remember(
-            origin.idem, ask, outcome="deleted", revision=done.revision, now_ms=now_ms
-        )
-        return done
-
-    def _sight(self, ask: Commit | Report | DropReplica, now_ms: int) -> None:
+    def _sight(self, ask: Commit | EndLease | Report | DropReplica, now_ms: int) -> None:
         """StaleFence from a replaced incarnation; else its word counts as a sign of life."""
         self._registry.check_newest(ask.process, ask.incarnation)
         self._registry.sight(ask.process, role="storage", node=ask.node, incarnation=ask.incarnation, now_ms=now_ms)
 
-    def _take(self) -> tuple[list[Save], list[Announce]]:
-        saves, changes = self._catalog.take()
-        extra, self._extra = self._extra, []
-        announcements = [
-            Announce(
-                Subjects.event(TOPIC, subject_token(change.art_id)),
-                self._event(change.kind, change.art_id, change.digest, change.revision),
-            )
-            for change in changes
+    def _take(self) -> tuple[Sequence[Save], list[Announce]]:
+        saves, changes = self._journal.take()
+        return saves, [
+            Announce(Subjects.event(TOPIC, subject_token(change.art_id)), self._event(change)) for change in changes
         ]
-        return [*saves, *extra], announcements
 
-    def _event(self, kind: str, art_id: str = "", digest: str = "", revision: int = 0) -> ArtifactEvent:
+    def _event(self, change: Change) -> ArtifactEvent:
         self._sequence += 1
-        return ArtifactEvent(self._incarnation, self._sequence, kind, art_id, digest, revision)
+        return ArtifactEvent(
+            self._incarnation,
+            self._sequence,
+            change.kind,
+            change.art_id,
+            change.digest,
+            change.revision,
+            change.target,
+        )

@@ -43,8 +43,15 @@ class Registry:
         self._ttl_ms = ttl_ms
         self._seen: dict[str, _Seen] = {}
         self._last_tick_ms: int | None = None
+        self._awake_ms = 0
         self._grace_until_ms: int | None = None
         self._grace_over = False
+
+    @property
+    def awake_ms(self) -> int:
+        """How long we have listened since our start: stalls and deafness are not in it, so a wait that is measured by
+        it gives everybody the time to be heard."""
+        return self._awake_ms
 
     def heartbeat(self, beat: Heartbeat, now_ms: int) -> bool:
         """False for an older incarnation than the known one, and where there is no room for one more process."""
@@ -122,6 +129,8 @@ class Registry:
             self._grace_until_ms = now_ms + self._ttl_ms
         elif now_ms - self._last_tick_ms > OWN_STALL_MS_MAX:
             self._forgive(now_ms - self._last_tick_ms, now_ms)
+        else:
+            self._awake_ms += now_ms - self._last_tick_ms
         self._last_tick_ms = now_ms
         if self._grace_until_ms is not None and now_ms >= self._grace_until_ms:
             self._grace_over = True

@@ -7,19 +7,26 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from msgspec import Struct
 
 from tensorcast_bus.bus import Bus, Caller
-from tensorcast_bus.errors import NotFound, Timeout, Unavailable
+from tensorcast_bus.errors import Conflict, NotFound, Timeout, Unavailable
 from tensorcast_bus.loopback import LoopbackHub
 from tensorcast_bus.messages import (
+    AliasPage,
+    AliasRow,
     ArtifactPage,
     Committed,
     Delete,
+    DeleteAlias,
     DeletedRow,
+    GatewayRequest,
+    GetAlias,
     GlobalStoreRequest,
+    ListAliases,
     ListArtifacts,
     ListWorkers,
     Resolve,
@@ -27,12 +34,12 @@ from tensorcast_bus.messages import (
     WorkerList,
 )
 from tensorcast_bus.subjects import Subjects
-from tensorcast_services.gateway.service import GatewayService
+from tensorcast_services.gateway.service import ANSWERS, GatewayService
 from tensorcast_services.gateway.settings import GatewaySettings
 from tensorcast_services.heartbeat import Beats, Identity
 from tensorcast_services.process import Context
 from tests.support.slack import SLACK_S
-from tests.unit.services.global_store.cases import Desk, commit
+from tests.unit.services.global_store.cases import Desk, as_set, commit, set_to
 
 
 @asynccontextmanager
@@ -78,6 +85,31 @@ async def test_every_verb_gets_the_global_stores_answer() -> None:
             assert gone.art_id == "m@1"
         with pytest.raises(NotFound, match="no artifact 'm@1'"):
             await bus.request(at("resolve"), Resolve("m@1"), answer=Resolved, budget_ms=5_000)
+
+
+async def test_aliases_are_set_read_listed_and_removed_through_a_gateway() -> None:
+    hub, desk = LoopbackHub(), Desk()
+    for art_id in ("m@1", "m@2"):
+        desk.ask(commit(art_id), Committed)
+    await serve(hub, desk)
+    async with gateway(hub) as bus:
+        first = await bus.request(at("set_alias"), set_to("m@1"), answer=AliasRow, budget_ms=5_000, idem="once")
+        moved = await bus.request(at("set_alias"), set_to("m@2"), answer=AliasRow, budget_ms=5_000)
+        again = await bus.request(at("set_alias"), set_to("m@1"), answer=AliasRow, budget_ms=5_000, idem="once")
+        assert (again, moved.art_id) == (first, "m@2")
+        assert await bus.request(at("get_alias"), GetAlias("m@latest"), answer=AliasRow, budget_ms=5_000) == moved
+        page = await bus.request(at("aliases"), ListAliases("m"), answer=AliasPage, budget_ms=5_000)
+        assert page == AliasPage((moved,), more=False)
+        with pytest.raises(Conflict) as refused:
+            stale = set_to("m@1", expect=as_set(first))
+            await bus.request(at("set_alias"), stale, answer=AliasRow, budget_ms=5_000)
+        assert refused.value.context["revision"] == moved.revision
+        gone = await bus.request(at("delete_alias"), DeleteAlias("m@latest"), answer=AliasRow, budget_ms=5_000)
+        assert gone == moved
+
+
+def test_a_gateway_has_an_answer_to_every_request_that_it_takes() -> None:
+    assert set(ANSWERS) == set(get_args(GatewayRequest))
 
 
 async def test_without_a_global_store_the_caller_hears_so_at_once() -> None:

@@ -8,20 +8,37 @@ from typing import TypeVar
 from msgspec import Struct
 
 from tensorcast_bus.errors import TensorCastError
-from tensorcast_bus.messages import ArtifactEvent, Commit, DropReplica, Heartbeat, ReplicaClaim, Report
+from tensorcast_bus.messages import (
+    AliasRow,
+    ArtifactEvent,
+    Commit,
+    DropReplica,
+    EndLease,
+    Expectation,
+    Heartbeat,
+    ReplicaClaim,
+    Report,
+    SetAlias,
+)
 from tensorcast_services.effect import NOBODY, Announce, Effect, Origin, Reply, Save
 from tensorcast_services.global_store.core.machine import GlobalStoreCore
 from tensorcast_services.global_store.core.rows import (
+    ALIASES,
     ANSWERS,
     ARTIFACTS,
     DELETED,
+    LEASE,
+    MARKS,
     REPLICAS,
+    SYSTEM,
     SavedRows,
 )
 
 T = TypeVar("T", bound=Struct)
 START_MS = 1_700_000_000_000
 INCARNATION = 100
+PENDING = "pending:" + "0f" * 16
+ANY = Expectation()
 
 
 class Desk:
@@ -76,7 +93,9 @@ class Desk:
         def of(table: str) -> list[object]:
             return [row for (name, _), row in sorted(self.rows.items(), key=lambda i: i[0]) if name == table]
 
-        return SavedRows(of(ARTIFACTS), of(REPLICAS), of(DELETED), of(ANSWERS))  # type: ignore[arg-type]
+        return SavedRows(
+            *(of(table) for table in (ARTIFACTS, REPLICAS, DELETED, ANSWERS, ALIASES, MARKS))  # type: ignore[arg-type]
+        )
 
     def told(self, *, hellos: bool = False) -> list[tuple[str, str]]:
         """(kind, id) of the events since the last call."""
@@ -107,22 +126,61 @@ def commit(
     process: str = "storage-a",
     incarnation: int = 1,
     tiers: tuple[str, ...] = ("host",),
+    ownership: str = SYSTEM,
 ) -> Commit:
-    return Commit(art_id, digest, 100, 3, process.rpartition("-")[2], process, incarnation, tiers, "me")
+    node = process.rpartition("-")[2]
+    return Commit(art_id, digest, 100, 3, node, process, incarnation, tiers, "me", ownership)
+
+
+def lease(
+    art_id: str = "m@1",
+    digest: str = "aa",
+    *,
+    process: str = "storage-a",
+    incarnation: int = 1,
+    tiers: tuple[str, ...] = (LEASE,),
+) -> Commit:
+    """What a storage commits for a caller that registered."""
+    return commit(art_id, digest, process=process, incarnation=incarnation, tiers=tiers, ownership=LEASE)
+
+
+def end(art_id: str = "m@1", digest: str = "aa", *, process: str = "storage-a", incarnation: int = 1) -> EndLease:
+    return EndLease(art_id, digest, process.rpartition("-")[2], process, incarnation)
 
 
 def report(
-    *claims: tuple[str, str, str],
+    *claims: tuple[str, str, str] | ReplicaClaim,
     process: str = "storage-a",
     incarnation: int = 1,
     full: bool = True,
     first: bool = True,
     last: bool = True,
 ) -> Report:
-    """Claims are (id, digest, tier)."""
-    rows = tuple(ReplicaClaim(art_id, digest, tier, 100, 3) for art_id, digest, tier in claims)
+    """Claims are (id, digest, tier), or as `claim` makes them."""
+    rows = tuple(row if isinstance(row, ReplicaClaim) else claim(*row) for row in claims)
     return Report(process.rpartition("-")[2], process, incarnation, rows, full, first, last)
+
+
+def claim(art_id: str, digest: str, tier: str, *, was: str = "", ownership: str = SYSTEM) -> ReplicaClaim:
+    return ReplicaClaim(art_id, digest, tier, 100, 3, was, ownership)
 
 
 def drop(art_id: str = "m@1", *, tier: str = "host", process: str = "storage-a", incarnation: int = 1) -> DropReplica:
     return DropReplica(art_id, tier, process.rpartition("-")[2], process, incarnation)
+
+
+def set_to(art_id: str, name: str = "m@latest", *, expect: Expectation = ANY) -> SetAlias:
+    return SetAlias(name, art_id, expect)
+
+
+def absent() -> Expectation:
+    return Expectation("absent")
+
+
+def pointing_at(art_id: str) -> Expectation:
+    return Expectation("id", art_id)
+
+
+def as_set(row: AliasRow) -> Expectation:
+    """This very setting."""
+    return Expectation("revision", "", row.revision)

@@ -13,7 +13,6 @@ from tensorcast_bus.messages import (
     Committed,
     Delete,
     DeletedRow,
-    Dropped,
     ListArtifacts,
     Reported,
     Resolve,
@@ -130,55 +129,6 @@ def test_a_report_says_up_to_which_event_it_knows() -> None:
     assert (answer.incarnation, answer.sequence) == (desk.incarnation, desk.events[-1].sequence)
     sequences = [e.sequence for e in desk.events]
     assert sequences == list(range(1, len(sequences) + 1))
-
-
-def test_the_last_replica_in_memory_is_not_let_go() -> None:
-    desk = Desk()
-    desk.ask(commit(), Committed)
-    refused = desk.ask(drop(), Dropped)
-    assert not refused.granted
-    assert "last living replica" in refused.why
-    desk.ask(commit(process="storage-b"), Committed)
-    assert desk.ask(drop(), Dropped).granted
-    assert living(desk) == ["storage-b:host"]
-    assert not desk.ask(drop(process="storage-b"), Dropped).granted
-
-
-def test_a_replica_in_memory_goes_when_its_file_stays() -> None:
-    desk = Desk()
-    desk.ask(commit(tiers=("host", "file")), Committed)
-    desk.told()
-    assert desk.ask(drop(), Dropped).granted
-    assert living(desk) == ["storage-a:file"]
-    assert desk.ask(drop(), Dropped).granted
-    assert desk.told() == [("dropped", "m@1")]
-
-
-def test_a_dead_process_does_not_count_as_another_holder() -> None:
-    desk = Desk()
-    desk.ask(commit(process="storage-b"), Committed)
-    desk.ask(commit(), Committed)
-    desk.pass_time(8_000, beating=[("storage-a", 1)])
-    assert not desk.ask(drop(), Dropped).granted
-
-
-def test_after_a_restart_only_processes_that_were_heard_count_as_other_holders() -> None:
-    desk = Desk()
-    desk.ask(commit(process="storage-b"), Committed)
-    desk.ask(commit(), Committed)
-    desk.restart()
-    assert not desk.ask(drop(), Dropped).granted
-    desk.beat("storage-b")
-    assert desk.ask(drop(), Dropped).granted
-
-
-def test_a_vanished_file_is_dropped_at_once_and_stays_known_as_lost() -> None:
-    desk = Desk()
-    desk.ask(commit(tiers=("file",)), Committed)
-    assert desk.ask(drop(tier="file"), Dropped).granted
-    (replica,) = desk.ask(Resolve("m@1"), Resolved).replicas
-    assert (replica.living, replica.since_ms) == (False, desk.now_ms)
-    assert desk.ask(commit(tiers=("file",)), Committed).outcome == "stored"
 
 
 def test_a_deleted_id_is_gone_at_once_and_free_for_other_content() -> None:

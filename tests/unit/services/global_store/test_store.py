@@ -10,16 +10,19 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from tensorcast_bus.messages import ArtifactRow
+from tensorcast_bus.messages import AliasRow, ArtifactRow
 from tensorcast_services.effect import Save
 from tensorcast_services.global_store import store as store_module
 from tensorcast_services.global_store.core.rows import (
+    ALIASES,
     ANSWERS,
     ARTIFACTS,
     DELETED,
+    MARKS,
     REPLICAS,
     AnswerRecord,
     DeletedRecord,
+    MarkRecord,
     ReplicaRecord,
     SavedRows,
 )
@@ -42,7 +45,7 @@ def store(path: Path) -> Iterator[Store]:
 
 
 def artifact(art_id: str, *, revision: int = 1) -> ArtifactRow:
-    return ArtifactRow(art_id, "aa", (1 << 63) - 1, 3, "me", 1_700_000_000_000, revision)
+    return ArtifactRow(art_id, "aa", (1 << 63) - 1, 3, "me", 1_700_000_000_000, revision, "lease")
 
 
 def replica(art_id: str, tier: str = "host") -> ReplicaRecord:
@@ -54,12 +57,14 @@ def save_artifact(row: ArtifactRow) -> Save:
 
 
 def test_a_new_file_is_empty_and_every_kind_of_row_comes_back_as_it_was(store: Store, path: Path) -> None:
-    assert store.load() == SavedRows([], [], [], [])
+    assert store.load() == SavedRows([], [], [], [], [], [])
     rows = SavedRows(
         [artifact("m/é@1'\"")],
         [replica("m/é@1'\""), replica("m/é@1'\"", "file")],
-        [DeletedRecord("old", "bb", 2, 7)],
+        [DeletedRecord("old", "bb", 2, 7, "lease", "storage-a")],
         [AnswerRecord("p:1:1", "ff", "stored", 1, 9)],
+        [AliasRow("m@latest", "m/é@1'\"", 3, 8)],
+        [MarkRecord("revision", 4)],
     )
     store.save(
         [
@@ -67,6 +72,8 @@ def test_a_new_file_is_empty_and_every_kind_of_row_comes_back_as_it_was(store: S
             *(Save(REPLICAS, (r.art_id, r.process, r.tier), r) for r in rows.replicas),
             *(Save(DELETED, (r.art_id,), r) for r in rows.deleted),
             *(Save(ANSWERS, (r.idem,), r) for r in rows.answers),
+            *(Save(ALIASES, (r.name,), r) for r in rows.aliases),
+            *(Save(MARKS, (r.name,), r) for r in rows.marks),
         ]
     )
     store.close()
