@@ -2,7 +2,8 @@
 
 A service's ``__main__`` calls ``run_service`` with its role, its settings type and a function that builds it. The
 process ends cleanly on SIGTERM, SIGINT, or when its lifeline (a pipe end that the supervisor holds) reaches EOF, and
-at the latest ``STOP_MS_MAX`` later. Exit codes: 0 stopped, 1 failed, 2 refused (settings or host cannot do it).
+at the latest ``STOP_MS_MAX`` later. Exit codes: 0 stopped, 1 failed, 2 refused (settings or host cannot do it), 3 taken
+over (another process has its place, and it must not come back).
 """
 
 from __future__ import annotations
@@ -41,8 +42,15 @@ else:
 STOP_MS_MAX = 5_000
 CONNECT_MS_MAX = 20_000
 PRIVATE = 0o077
+REFUSED_CODE = 2
+TAKEN_OVER_CODE = 3
 NODE = re.compile(r"[a-z0-9][a-z0-9_]{0,31}")
 S = TypeVar("S", bound=Struct)
+
+
+class TakenOver(Exception):
+    """Another process serves in this one's place (its folder, or its name): starting again would take it back, and so
+    on for ever."""
 
 
 class Context(Struct, frozen=True):
@@ -85,7 +93,10 @@ def run_service(role: str, settings: type[S], build: Build[S], arguments: Sequen
         code = asyncio.Runner(loop_factory=_new_loop).run(_serve(options, settings, build))
     except Refusal as refusal:
         print(f"{options.process}: {refusal}", file=sys.stderr, flush=True)
-        code = 2
+        code = REFUSED_CODE
+    except TakenOver as taken:
+        print(f"{options.process}: {taken}", file=sys.stderr, flush=True)
+        code = TAKEN_OVER_CODE
     except Exception as error:
         structlog.get_logger("process").error("failed", error=str(error), exc_info=True)
         code = 1

@@ -1,4 +1,4 @@
-"""Building a storage from its settings: the pool, its socket, its sidecars. What cannot work is refused here, once,
+"""Building a storage from its settings: its folders, the pool, its socket. What cannot work is refused here, once,
 with one line that names the setting."""
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from tensorcast_bus.notes import Greeting
 from tensorcast_native import LocalServer, Pool
 from tensorcast_services.process import Context
 from tensorcast_services.storage.capacity import default_host_bytes
+from tensorcast_services.storage.places import take_places
 from tensorcast_services.storage.service import StorageService
 from tensorcast_services.storage.settings import StorageSettings
-from tensorcast_services.storage.sidecars import Sidecars
 from tensorcast_services.tables import Refusal
 
 
@@ -28,12 +28,16 @@ async def build(context: Context, settings: StorageSettings) -> StorageService:
         raise Refusal("a storage belongs to a node: start it with --node NAME")
     _raise_open_files()
     mode = _mode(settings.socket_mode)
-    group = _group(settings.socket_group)
+    group = _group(str(settings.socket_group))
+    if not 0 < settings.spill_percent <= 100:
+        raise Refusal(f"storage.spill_percent {settings.spill_percent}: it must be 1 to 100; 100 never spills ahead")
+    if settings.disk_bytes_max < 0:
+        raise Refusal(f"storage.disk_bytes_max {settings.disk_bytes_max}: it must be at least 0")
+    places = take_places(context.folder / me.process, settings=settings)
     pool = _pool(settings)
     path = Path(settings.socket_path) if settings.socket_path else context.folder / f"{me.process}.sock"
     greeting = msgspec.msgpack.encode(Greeting(me.node, me.process, me.incarnation, me.version))
     try:
-        sidecars = Sidecars(context.folder / me.process)
         server = LocalServer(pool, str(path), greeting=greeting, mode=mode, pull_threads=settings.pull_threads)
         if group is not None:
             os.chown(path, -1, group)
@@ -41,7 +45,7 @@ async def build(context: Context, settings: StorageSettings) -> StorageService:
         pool.stop()
         raise Refusal(f"storage.socket_path {path}: {error}") from error
     structlog.get_logger("storage").info("pool", socket=str(path), **pool.stats())
-    return StorageService(context, pool, server, sidecars, settings)
+    return StorageService(context, pool, server, places, settings)
 
 
 def _pool(settings: StorageSettings) -> Pool:

@@ -1,18 +1,19 @@
 """Asking the global store: every request is repeatable, so it is sent again until it is answered or its budget ends.
 
-Called by service.py and reports.py. An answer may be the peer's error, which is raised as it is.
+Called by service.py, reports.py and lease_ends.py. An answer may be the peer's error, which is raised as it is.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
 
 from tensorcast_bus.bus import Bus
-from tensorcast_bus.errors import ProtocolError, TensorCastError, Unavailable
+from tensorcast_bus.errors import ProtocolError, StaleFence, TensorCastError, Unavailable
 from tensorcast_bus.messages import (
     Commit,
     Committed,
@@ -20,6 +21,7 @@ from tensorcast_bus.messages import (
     DeletedRow,
     Dropped,
     DropReplica,
+    EndLease,
     Report,
     Reported,
     Resolve,
@@ -41,24 +43,35 @@ T = TypeVar("T", bound=msgspec.Struct)
 TRY_MS_MAX = 2_000
 PAUSE_MS_MIN = 50
 PAUSE_MS_MAX = 1_000
-Command = Commit | Delete | DropReplica | Report | Resolve
+Command = Commit | Delete | DropReplica | EndLease | Report | Resolve
 _VERBS: dict[type[msgspec.Struct], str] = {
     Commit: "commit",
     Delete: "delete",
     DropReplica: "drop",
+    EndLease: "end_lease",
     Report: "report",
     Resolve: "resolve",
 }
 
 
 class Link:
-    """This storage's voice at the global store. `process` and `incarnation` are its identity there."""
+    """This storage's voice at the global store. `process` and `incarnation` are its identity there; `on_stale` hears
+    when a newer process has it."""
 
-    def __init__(self, bus: Bus, *, node: str, process: str, incarnation: int) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        *,
+        node: str,
+        process: str,
+        incarnation: int,
+        on_stale: Callable[[StaleFence], None] = lambda _: None,
+    ) -> None:
         self._bus = bus
         self._node = node
         self._process = process
         self._incarnation = incarnation
+        self._on_stale = on_stale
 
     async def commit(self, call: CallCommit) -> CommitKnown | CommitRefused | CommitUnknown:
         body = Commit(
@@ -69,7 +82,8 @@ class Link:
             node=self._node,
             process=self._process,
             incarnation=self._incarnation,
-            tiers=("host", "file") if call.in_file else ("host",),
+            tiers=call.tiers,
+            ownership=call.ownership,
         )
         try:
             answer = await self.ask(body, answer=Committed, budget_ms=call.budget_ms, idem=self._idem(call.request))
@@ -98,6 +112,11 @@ class Link:
         body = DropReplica(art_id, tier, self._node, self._process, self._incarnation)
         return await self.ask(body, answer=Dropped, budget_ms=budget_ms)
 
+    async def end_lease(self, art_id: str, digest: str, *, budget_ms: int) -> DeletedRow:
+        """Revision 0 when the global store knows of no such lease of this process (any more)."""
+        body = EndLease(art_id, digest, self._node, self._process, self._incarnation)
+        return await self.ask(body, answer=DeletedRow, budget_ms=budget_ms)
+
     async def delete(self, call: CallDelete) -> DeleteAnswered:
         try:
             answer = await self.ask(
@@ -121,6 +140,9 @@ class Link:
                 return await self._bus.request(
                     subject, body, answer=answer, budget_ms=max(1, min(left_ms, TRY_MS_MAX)), idem=idem
                 )
+            except StaleFence as error:
+                self._on_stale(error)
+                raise
             except TensorCastError as error:
                 left_ms = int((deadline - time.monotonic()) * 1000)
                 # A crash of the peer says nothing about the outcome; under one id it is safe to ask again.

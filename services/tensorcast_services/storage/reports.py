@@ -14,8 +14,8 @@ import structlog
 
 from tensorcast_bus.errors import StaleFence, TensorCastError
 from tensorcast_bus.messages import REPORT_ROWS_MAX, ArtifactEvent, ReplicaClaim, Report, Reported
-from tensorcast_services.storage.core.artifacts import Claim
 from tensorcast_services.storage.core.events import ReportEnded
+from tensorcast_services.storage.core.holdings import Claim
 from tensorcast_services.storage.link import Link
 
 ASK_MS_MAX = 10_000
@@ -43,7 +43,7 @@ class Reporter:
         self._claims = claims
         self._ended = ended
         self._due = ""
-        self._facts: dict[tuple[str, str], None] = {}
+        self._facts: dict[tuple[str, str], None] = {}  # ("held" or the tier that is lost, id)
         self._wake = asyncio.Event()
         self._seen: tuple[int, int] | None = None
         self.reports = 0
@@ -58,8 +58,9 @@ class Reporter:
         self._facts[("held", art_id)] = None
         self._wake.set()
 
-    def lost(self, art_id: str) -> None:
-        self._facts[("lost", art_id)] = None
+    def lost(self, art_id: str, tier: str) -> None:
+        """ "file" or "disk" is no replica any more."""
+        self._facts[(tier, art_id)] = None
         self._wake.set()
 
     def follow(self, event: ArtifactEvent) -> None:
@@ -107,24 +108,25 @@ class Reporter:
 
     async def _tell_changes(self, before: Sequence[Claim]) -> None:
         """What was committed, loaded or let go while the report was on its way may have been overwritten by it."""
-        then, now = {(c[0], c[3]): c for c in before}, {(c[0], c[3]): c for c in self._claims()}
-        fresh = [claim for place, claim in now.items() if place not in then or then[place][1] != claim[1]]
+        then, now = ({(claim.art_id, claim.tier): claim for claim in some} for some in (before, self._claims()))
+        fresh = [claim for place, claim in now.items() if place not in then or not _same(then[place], claim)]
         if fresh:
             self._ended(_ended_of(fresh, await self._send(fresh, full=False)))
+        here = {art_id for art_id, _ in now}
         for art_id, tier in then.keys() - now.keys():
-            if (art_id, "file" if tier == "host" else "host") in now:
+            if art_id in here:
                 await self._link.drop_tier(art_id, tier=tier, budget_ms=ASK_MS_MAX)
 
     async def _tell_facts(self) -> None:
         while self._facts:
             what, art_id = fact = next(iter(self._facts))
             del self._facts[fact]  # before it is told: said once more meanwhile, it is told once more
-            here = [claim for claim in self._claims() if claim[0] == art_id]
+            here = [claim for claim in self._claims() if claim.art_id == art_id]
             try:
                 if what == "held" and here:
                     self._ended(_ended_of(here, await self._send(here, full=False)))
-                elif what == "lost" and not any(claim[3] == "file" for claim in here):
-                    await self._link.drop_tier(art_id, tier="file", budget_ms=ASK_MS_MAX)
+                elif what != "held" and not any(claim.tier == what for claim in here):
+                    await self._link.drop_tier(art_id, tier=what, budget_ms=ASK_MS_MAX)
             except TensorCastError:
                 self._facts[fact] = None
                 raise
@@ -133,7 +135,8 @@ class Reporter:
         """In parts; started over by the caller when the global store changes on the way."""
         refused: list[str] = []
         rows = [
-            ReplicaClaim(art_id, digest, tier, nbytes, tensors) for art_id, _, digest, tier, nbytes, tensors in claims
+            ReplicaClaim(c.art_id, c.digest, c.tier, c.nbytes, c.tensors, was=c.was, ownership=c.ownership)
+            for c in claims
         ]
         parts = [rows[i : i + REPORT_ROWS_MAX] for i in range(0, len(rows), REPORT_ROWS_MAX)] or [[]]
         heard: set[int] = set()
@@ -163,5 +166,10 @@ class Reporter:
             self._seen = (answer.incarnation, answer.sequence)
 
 
+def _same(one: Claim, other: Claim) -> bool:
+    """Whether the second says nothing new: the digest of what was registered may have become known."""
+    return one.serial == other.serial and one.digest == other.digest
+
+
 def _ended_of(claims: Sequence[Claim], refused: Sequence[str]) -> ReportEnded:
-    return ReportEnded(tuple((claim[0], claim[1]) for claim in claims), tuple(refused))
+    return ReportEnded(tuple((claim.art_id, claim.serial) for claim in claims), tuple(refused))

@@ -1,4 +1,5 @@
-"""What digests decide: a put's manifest is finished with them, and a load must have the very same ones.
+"""What digests decide: the manifest of a put or of registered files is finished with them, and every load of what was
+digested before must have the very same ones.
 
 Pure; runs on a thread for tables.
 """
@@ -7,37 +8,51 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tensorcast_bus.errors import LocalProtocolError
+from tensorcast_bus.errors import LeaseLost, LocalProtocolError
 from tensorcast_bus.manifest import Manifest, content_digest, encode_manifest, with_digests
 from tensorcast_native import xxh3_128
-from tensorcast_services.storage.drafts import DIGEST_BYTES
+from tensorcast_services.storage.draft_rows import DIGEST_BYTES
+from tensorcast_services.storage.drafts import Draft, LeasePlan
 from tensorcast_services.storage.jobs import LoadJob, PutJob
 from tensorcast_services.storage.sidecars import Summary
 from tensorcast_services.storage.sources import SourceTrouble, changed_file, files_of
 
 
 def finish_put(job: PutJob, digests: bytes) -> tuple[Summary, bytes]:
-    """The summary and the manifest's bytes, as many as the draft foretold."""
-    draft, split = job.draft, _split(digests)
-    if len(split) != len(draft.manifest.tensors):
-        raise LocalProtocolError(
-            f"{job.art_id!r} has {len(draft.manifest.tensors)} tensors, and {len(split)} were digested; "
-            "client and storage must be of one version",
-            art_id=job.art_id,
+    """The summary and the manifest's bytes, as many as the draft foretold. `digests` are of the rows in the segments
+    that the put brought, in order; borrowed rows have the base's already."""
+    assert job.draft.base_checked or not job.draft.borrowed, "borrowed rows are compared with the base's first"
+    manifest = _with_digests(job.draft, digests)
+    return _finished(job.art_id, job.draft, manifest)
+
+
+def finish_lease(plan: LeasePlan, digests: bytes) -> tuple[Summary, Manifest, bytes]:
+    """The end of a load of what a caller registered: summary, manifest and its bytes. SourceTrouble (lost, LeaseLost)
+    when memory has other bytes than it had at the registration. Files are digested here for the first time: keep the
+    manifest, for `check_load` holds later loads to it."""
+    draft = plan.draft
+    art_id = draft.manifest.art_id
+    if draft.from_files:
+        manifest = _with_digests(draft, digests)
+    elif digests == b"".join(row.digest for row in draft.manifest.tensors):
+        manifest = draft.manifest
+    else:
+        raise SourceTrouble(
+            LeaseLost(
+                f"the lease on {art_id!r} has ended: {_first_difference(draft.manifest, digests)} than when its owner "
+                "registered it; owners must not write to what they registered: register it again, or put it",
+                art_id=art_id,
+            ),
+            lost=True,
         )
-    manifest = with_digests(draft.manifest, split)
-    blob = encode_manifest(manifest)
-    assert len(blob) == draft.manifest_bytes
-    # A draft that is not from files may name any: nobody compared them.
-    files = files_of(manifest) if draft.from_files else ()
-    summary = Summary(job.art_id, content_digest(manifest), manifest.nbytes, len(manifest.tensors), files)
-    return summary, blob
+    summary, blob = _finished(art_id, draft, manifest)
+    return summary, manifest, blob
 
 
 def check_load(job: LoadJob, digests: bytes) -> Summary:
     """SourceTrouble when the file gave other bytes than it once had, whatever its size and time say."""
     if digests != b"".join(row.digest for row in job.manifest.tensors):
-        what = _first_difference(job.manifest, digests)
+        what = f"{_first_difference(job.manifest, digests)}, though size and time of the file are the same"
         raise SourceTrouble(changed_file(job.art_id, what), lost=True)
     return job.summary
 
@@ -54,6 +69,28 @@ def check_headers(art_id: str, manifest: Manifest, read: Callable[[int, int], by
             raise SourceTrouble(changed_file(art_id, what), lost=True)
 
 
+def _finished(art_id: str, draft: Draft, manifest: Manifest) -> tuple[Summary, bytes]:
+    blob = encode_manifest(manifest)
+    assert len(blob) == draft.manifest_bytes
+    # A draft that is not from files may name any: nobody compared them.
+    files = files_of(manifest) if draft.from_files else ()
+    return Summary(art_id, content_digest(manifest), manifest.nbytes, len(manifest.tensors), files), blob
+
+
+def _with_digests(draft: Draft, digests: bytes) -> Manifest:
+    """Fills in the rows that have none, in order."""
+    manifest, split = draft.manifest, _split(digests)
+    wanted = sum(1 for row in manifest.tensors if not row.digest)
+    if len(split) != wanted:
+        raise LocalProtocolError(
+            f"{manifest.art_id!r} has {wanted} tensors to digest, and {len(split)} were; "
+            "client and storage must be of one version",
+            art_id=manifest.art_id,
+        )
+    found = iter(split)
+    return with_digests(manifest, [row.digest or next(found) for row in manifest.tensors])
+
+
 def _split(digests: bytes) -> list[bytes]:
     return [digests[i : i + DIGEST_BYTES] for i in range(0, len(digests), DIGEST_BYTES)]
 
@@ -61,5 +98,5 @@ def _split(digests: bytes) -> list[bytes]:
 def _first_difference(manifest: Manifest, digests: bytes) -> str:
     for row, digest in zip(manifest.tensors, _split(digests), strict=False):
         if row.digest != digest:
-            return f"tensor {row.name!r} has other bytes, though size and time of the file are the same"
+            return f"tensor {row.name!r} has other bytes"
     return "the number of its tensors differs"

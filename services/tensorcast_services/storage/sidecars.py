@@ -1,14 +1,17 @@
-"""Sidecars: one small file for each artifact that lies in source files, so that it outlives this process.
+"""Sidecars: one small file for each artifact that files can give back, so that it outlives this process.
 
-``<blake2b of the id>.manifest`` in the storage's own folder: a checked head (id, digest, files) that a start reads
-alone, and the manifest behind it. Written under a temporary name, synced, renamed, before the commit; a torn or foreign
-one is skipped with a word in the log and never trusted. One writer: calls must come from one thread at a time.
+``<blake2b of the id>.manifest``: a checked head (id, digest, files) that a start reads alone, and the manifest behind
+it. Those of artifacts that lie in source files of others are in the storage's own folder, those of artifacts that were
+written out in its disk folder: an artifact may have both. Written under a temporary name, synced, renamed, before the
+commit; a torn or foreign one is skipped with a word in the log and never trusted. One writer a folder: calls must come
+from one thread at a time.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,16 +26,18 @@ SUFFIX = ".manifest"
 _MAGIC = b"TCSIDE01"
 _HEAD = struct.Struct("<8sQQ16s16s")
 _HEAD_BYTES_MAX = 16 << 20
+_PART = re.compile(r"[0-9a-f]{32}\.part")
 
 
 class Summary(msgspec.Struct, frozen=True, array_like=True):
-    """What a start needs of a sidecar."""
+    """What a start needs of a sidecar. `files` are sources of others; `disk` are (key, bytes) of our own."""
 
     art_id: str
     digest: str
     nbytes: int
     tensors: int
     files: tuple[Identity, ...]
+    disk: tuple[tuple[str, int], ...] = ()
 
 
 class TornSidecar(Exception):
@@ -67,6 +72,9 @@ class Sidecars:
             raise
         self._sync_folder()
 
+    def has(self, art_id: str) -> bool:
+        return self.path(art_id).exists()
+
     def remove(self, art_id: str) -> None:
         """Nothing when there is none. OSError."""
         try:
@@ -94,7 +102,7 @@ class Sidecars:
         """Every whole sidecar's head; `skipped` is told about the others, which stay on disk for whoever wants to look.
         Leftovers of interrupted writes go."""
         for path in sorted(self._folder.iterdir()):
-            if path.suffix == ".part":
+            if _PART.fullmatch(path.name):
                 path.unlink(missing_ok=True)
             elif path.suffix == SUFFIX:
                 try:

@@ -18,10 +18,10 @@ from tensorcast_bus.errors import TensorCastError
 from tensorcast_services.process import NODE, PRIVATE, configure_logs
 from tensorcast_services.settings import load_settings, read_environment
 from tensorcast_services.supervisor.cluster import Cluster, NotReady, Plan
-from tensorcast_services.supervisor.folder import holds_lock, prepare_folder, take_lock, write_private
+from tensorcast_services.supervisor.folder import holds_lock, prepare_folder, share_folder, take_lock, write_private
 from tensorcast_services.supervisor.keeper import ChildFailed
 from tensorcast_services.supervisor.orphans import PIDS_FILE, clean_after_dead_run
-from tensorcast_services.supervisor.settings import SupervisorSettings, check_tables, with_assignments
+from tensorcast_services.supervisor.settings import SupervisorSettings, check_tables, group_of, with_assignments
 from tensorcast_services.tables import Refusal, parse_tables
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -50,6 +50,8 @@ def _run(folder: Path, options: argparse.Namespace, lock: int) -> int:
     before = path.read_text() if path.exists() else FIRST_TEXT
     text = with_assignments(before, options.set)
     plan = _plan(folder, options, text)
+    if plan.group is not None:
+        share_folder(folder, plan.group)
     write_private(path, text.encode())
     try:
         asyncio.run(_until_signal(plan, lock))
@@ -78,6 +80,7 @@ def _plan(folder: Path, options: argparse.Namespace, text: str) -> Plan:
         environment,
         nats_url=environment.get("NATS_URL", ""),
         nats_token=environment.get("TENSORCAST_BUS__TOKEN", ""),
+        group=group_of(tables),
     )
 
 

@@ -35,7 +35,7 @@ class NotReady(Exception):
 
 
 class Plan(Struct, frozen=True):
-    """What was asked. `nats_url` is set when the caller has a server of his own."""
+    """What was asked. `nats_url` is set when the caller has a server of his own, `group` when others may use it too."""
 
     folder: Path
     name: str
@@ -44,6 +44,7 @@ class Plan(Struct, frozen=True):
     environment: Mapping[str, str]
     nats_url: str = ""
     nats_token: str = ""
+    group: int | None = None
 
 
 class Cluster:
@@ -176,6 +177,7 @@ class Cluster:
                 nodes=tuple(NodeEntry(n, str(self._plan.folder / f"storage-{n}.sock")) for n in self._plan.nodes),
                 processes=tuple(k.entry() for k in self._keepers),
             ),
+            group=self._plan.group,
         )
 
     def _record(self) -> None:

@@ -1,4 +1,8 @@
-"""The cluster folder: made private, locked by one supervisor, its files replaced as a whole."""
+"""The cluster folder: made private, locked by one supervisor, its files replaced as a whole.
+
+Where the storages' sockets have a group, its members must find them: they may enter the folder and read the cluster
+file, and with it the token of the NATS server. Nobody but the owner ever writes here.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +35,19 @@ def prepare_folder(folder: Path) -> None:
         (folder / part).mkdir(mode=0o700, exist_ok=True)
 
 
+def share_folder(folder: Path, group: int) -> None:
+    """Lets a group in: the folder, and the one above it that `up` made. Refusal where that cannot be."""
+    for part in (folder.parent, folder):
+        try:
+            os.chown(part, -1, group, follow_symlinks=False)
+            part.chmod(0o750)
+        except OSError as error:
+            raise Refusal(
+                f"storage.socket_group: {part} cannot be given to group {group}: {error.strerror}; choose a group that "
+                f"you are in, or another XDG_RUNTIME_DIR"
+            ) from error
+
+
 def take_lock(folder: Path, name: str) -> int:
     """The fd of the held lock; it ends with this process. Refusal, naming the holder, when another one holds it."""
     fd = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -59,14 +76,17 @@ def holds_lock(folder: Path, fd: int) -> bool:
         return True  # a disk in trouble is no reason to stop
 
 
-def write_cluster(folder: Path, cluster: ClusterFile) -> None:
-    write_private(folder / CLUSTER_FILE, encode_cluster(cluster))
+def write_cluster(folder: Path, cluster: ClusterFile, *, group: int | None = None) -> None:
+    write_private(folder / CLUSTER_FILE, encode_cluster(cluster), group=group)
 
 
-def write_private(path: Path, blob: bytes) -> None:
-    """Mode 0600, whole or not at all."""
+def write_private(path: Path, blob: bytes, *, group: int | None = None) -> None:
+    """Mode 0600, or 0640 for a group; whole or not at all."""
     fresh = path.with_name(f".{path.name}.new")
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(fd, "wb") as sink:
+        if group is not None:
+            os.fchown(fd, -1, group)
+            os.fchmod(fd, 0o640)
         sink.write(blob)
     fresh.replace(path)

@@ -1,7 +1,8 @@
 """Keeps one child running: starts it, sees it become ready, starts it again after a death, ends it when asked.
 
 Owned by the cluster, one keeper a process. Its figures are what the cluster file shows; `on_change` is called at every
-change of them. A child that cannot run here at all ends the keeper with ChildFailed.
+change of them. A child that cannot run here at all ends the keeper with ChildFailed; one that was ready and has lost
+its place to another process stays down as "refused" while the others go on.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ IsReady = Callable[[Child], Awaitable[bool]]
 
 
 class ChildFailed(Exception):
-    """A child died again and again before it was ever ready. The text ends with its last words."""
+    """A child refused or died again and again before it was ever ready. The text ends with its last words."""
 
 
 class Keeper:
@@ -122,6 +123,12 @@ class Keeper:
     async def _back_off(self, code: int, *, lived_ms: int, last_words: str) -> None:
         delay_ms = self._restarts.died(code=code, lived_ms=lived_ms)
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        if delay_ms is None and self._restarts.proven:
+            # The others serve on; this one would only take back what another process has by now.
+            self._log.error("not_started_again", how=how, last_words=last_words)
+            self._change("refused")
+            await self._ending.wait()
+            return
         if delay_ms is None:
             raise ChildFailed(f"{self.spec.process} cannot run here ({how}); it said:\n{last_words}")
         self._log.warning("died", how=how, lived_ms=lived_ms, again_in_ms=delay_ms)

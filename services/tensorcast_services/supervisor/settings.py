@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import re
 from collections.abc import Mapping, Sequence
 
@@ -32,6 +33,22 @@ def with_assignments(text: str, assignments: Sequence[str]) -> str:
         _check_table(table, f"--set {assignment}")
         text = with_value(text, table, key, value)
     return text
+
+
+def group_of(tables: Mapping[str, Table]) -> int | None:
+    """The group that may use this cluster: the one that its storages' sockets have. Refusal for an unknown group, and
+    for several: the cluster's folder has room for one."""
+    named = {
+        str(t["socket_group"]) for n, t in tables.items() if n.partition("-")[0] == "storage" and t.get("socket_group")
+    }
+    if len(named) > 1:
+        raise Refusal(f"storage.socket_group: one cluster has one group, here are {', '.join(sorted(named))}")
+    for name in named:
+        try:
+            return int(name) if name.isdigit() else grp.getgrnam(name).gr_gid
+        except KeyError:
+            raise Refusal(f"storage.socket_group {name!r}: this host has no such group") from None
+    return None
 
 
 def check_tables(tables: Mapping[str, Table], where: str) -> None:

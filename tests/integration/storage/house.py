@@ -29,9 +29,7 @@ from tensorcast_bus.notes import (
     Deleted,
     Described,
     PutAnswer,
-    PutDone,
     PutDraft,
-    PutExists,
     StorageStats,
 )
 from tensorcast_native import Attachment, Client, LocalStatus
@@ -149,11 +147,17 @@ class House:
     def client(self) -> Client:
         return Client(self.socket, deadline_ms=BUDGET_MS)
 
+    def disk(self) -> list[Path]:
+        """What lies in the disk folder, data and sidecars."""
+        return sorted(path for path in (self.folder / "storage-a" / "disk").iterdir() if path.name != "lock")
+
     def sidecars(self) -> list[Path]:
         return sorted((self.folder / "storage-a").glob("*.manifest"))
 
 
-def draft_of(art_id: str, tensors: dict[str, int], *, file: SourceFile | None = None, base: int = 0) -> PutDraft:
+def draft_of(
+    art_id: str, tensors: dict[str, int], *, file: SourceFile | None = None, base: int = 0, durable: bool = False
+) -> PutDraft:
     """U8 tensors of the given sizes back to back from `base` in one segment."""
     rows, at = [], base
     for name, nbytes in tensors.items():
@@ -161,12 +165,19 @@ def draft_of(art_id: str, tensors: dict[str, int], *, file: SourceFile | None = 
         rows.append(TensorRow(name, "U8", (nbytes,), 0, at, nbytes))
         at += nbytes
     size = file.size if file else at
-    return PutDraft(Manifest(MANIFEST_VERSION, art_id, (SegmentRow(size, file),), tuple(rows)))
+    return PutDraft(Manifest(MANIFEST_VERSION, art_id, (SegmentRow(size, file),), tuple(rows)), durable)
 
 
-def put_memory(client: Client, art_id: str, tensors: dict[str, bytes], *, deadline_ms: int = BUDGET_MS) -> PutAnswer:
+def put_memory(
+    client: Client,
+    art_id: str,
+    tensors: dict[str, bytes],
+    *,
+    durable: bool = False,
+    deadline_ms: int = BUDGET_MS,
+) -> PutAnswer:
     """Raises the storage's error."""
-    draft = draft_of(art_id, {name: len(content) for name, content in tensors.items()})
+    draft = draft_of(art_id, {name: len(content) for name, content in tensors.items()}, durable=durable)
     blob = b"".join(tensors.values())
     memory = ctypes.create_string_buffer(blob, len(blob))
     pieces = _PIECE.pack(0, MEMORY, 0, len(blob), ctypes.addressof(memory), 0, 0) if blob else b""
@@ -186,10 +197,18 @@ def identity(path: Path) -> SourceFile:
     return SourceFile(str(path), s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns)
 
 
-def put_file(client: Client, art_id: str, path: Path, *, header: int = 8, deadline_ms: int = BUDGET_MS) -> PutAnswer:
+def put_file(
+    client: Client,
+    art_id: str,
+    path: Path,
+    *,
+    header: int = 8,
+    durable: bool = False,
+    deadline_ms: int = BUDGET_MS,
+) -> PutAnswer:
     """The file as one segment: `header` bytes, then one tensor. Raises the storage's error."""
     file = identity(path)
-    draft = draft_of(art_id, {"tensor": file.size - header}, file=file, base=header)
+    draft = draft_of(art_id, {"tensor": file.size - header}, file=file, base=header, durable=durable)
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         status, body = client.put(
@@ -245,7 +264,7 @@ def rows_of(manifest: Manifest) -> bytes:
 
 def put_answer(status: int, body: bytes) -> PutAnswer:
     if status == LocalStatus.OK:
-        return msgspec.msgpack.decode(body, type=PutDone | PutExists)
+        return msgspec.msgpack.decode(body, type=PutAnswer)
     raise refusal(status, body)
 
 
@@ -254,9 +273,9 @@ def refusal(status: int, body: bytes) -> TensorCastError:
     return from_record(msgspec.msgpack.decode(body, type=ErrorRecord))
 
 
-def attach(client: Client, art_id: str, *, deadline_ms: int = BUDGET_MS) -> Attachment:
+def attach(client: Client, art_id: str, *, body: bytes = b"", deadline_ms: int = BUDGET_MS) -> Attachment:
     """Raises the storage's error."""
-    found = client.attach(art_id, deadline_ms=deadline_ms)
+    found = client.attach(art_id, deadline_ms=deadline_ms, body=body)
     if isinstance(found, tuple):
         raise refusal(*found)
     return found

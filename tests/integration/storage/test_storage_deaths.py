@@ -58,7 +58,7 @@ def test_a_storage_that_was_killed_comes_back_with_what_lies_in_files(house: Hou
     other.write_bytes(b"changed while nobody looked")
     house.start("storage", node="a")
     client = house.client()
-    assert describe(client, "f").state == "on_file"
+    assert describe(client, "f").state == "away"
     assert read(client, "f")["tensor"] == path.read_bytes()[8:]
     for art_id in ("m", "g"):
         with pytest.raises(NoReplica, match="storage-a had it"):

@@ -80,7 +80,7 @@ def put_manifest(
 
 def test_a_row_table_that_points_elsewhere_gives_other_content_no_foreign_digest(house: House) -> None:
     client, honest, forged = house.client(), b"A" * 4096, b"B" * 4096
-    digest = put_memory(client, "honest", {"w": honest}).digest
+    stored = put_memory(client, "honest", {"w": honest})
     both = ctypes.create_string_buffer(forged + honest, 8192)
     manifest = Manifest(MANIFEST_VERSION, "forged", (SegmentRow(8192),), (TensorRow("w", "U8", (4096,), 0, 0, 4096),))
     answer = put_manifest(
@@ -89,8 +89,9 @@ def test_a_row_table_that_points_elsewhere_gives_other_content_no_foreign_digest
         pieces=_PIECE.pack(0, MEMORY, 0, 8192, ctypes.addressof(both), 0, 0),
         rows=_ROW.pack(0, 0, 4096, 4096),
     )
-    assert isinstance(answer, PutDone) and answer.digest != digest
-    assert answer.digest == put_memory(client, "again", {"w": forged}).digest
+    again = put_memory(client, "again", {"w": forged})
+    assert isinstance(answer, PutDone) and isinstance(stored, PutDone) and isinstance(again, PutDone)
+    assert answer.digest != stored.digest and answer.digest == again.digest
     assert read(client, "forged") == {"w": forged}
 
 

@@ -6,8 +6,26 @@ says when tick has something to do. See phases.py for the life of an artifact an
 
 from __future__ import annotations
 
-from tensorcast_services.storage.core import attaches, commits, deletes, eviction, line, loads, puts, wording
-from tensorcast_services.storage.core.effects import Effect, Forget, RemoveSidecar
+from collections.abc import Sequence
+
+from tensorcast_bus.notes import Described
+from tensorcast_services.storage.core import (
+    attaches,
+    commits,
+    deletes,
+    endings,
+    eviction,
+    lease_wording,
+    leases,
+    line,
+    loads,
+    puts,
+    questions,
+    sources,
+    spilling,
+    views,
+)
+from tensorcast_services.storage.core.effects import Effect, Forget
 from tensorcast_services.storage.core.events import (
     AskerGone,
     AttachAsked,
@@ -17,12 +35,18 @@ from tensorcast_services.storage.core.events import (
     DeleteAnswered,
     DeleteAsked,
     DropAnswered,
+    DurableAsked,
     Event,
     FilesChecked,
     FilesOpened,
     Filled,
+    OwnerDied,
+    PoolSeen,
     PutAsked,
+    RegisterAsked,
+    ReleaseAsked,
     RemoteDeleted,
+    RenewAsked,
     ReportEnded,
     ResolveAnswered,
     Restored,
@@ -32,18 +56,37 @@ from tensorcast_services.storage.core.events import (
     Sealed,
     Use,
     Withdrawn,
+    WrittenOut,
 )
-from tensorcast_services.storage.core.phases import HOLDING_LOADS, PUBLISHED, Cue, Phase
-from tensorcast_services.storage.core.shelf import Ask, Entry, Holding, Run, Shelf
+from tensorcast_services.storage.core.holdings import Claim
+from tensorcast_services.storage.core.phases import Phase
+from tensorcast_services.storage.core.shelf import Ask, Entry, Run, Shelf
 
-Claim = tuple[str, int, str, str, int, int]  # id, serial, digest, tier, nbytes, tensors
+SPILL_PERCENT = 90
 
 
 class Artifacts:
-    """All artifacts of one storage process. Not thread-safe: one loop owns it."""
+    """All artifacts of one storage process. Not thread-safe: one loop owns it. `disk`: there is a disk tier, and above
+    `spill_percent` of the pool (the high watermark) it is written to ahead of need."""
 
-    def __init__(self, *, process: str, node: str, incarnation: int, answer_margin_ms: int = 50) -> None:
-        self._shelf = Shelf(process=process, node=node, incarnation=incarnation, answer_margin_ms=answer_margin_ms)
+    def __init__(
+        self,
+        *,
+        process: str,
+        node: str,
+        incarnation: int,
+        answer_margin_ms: int = 50,
+        disk: bool = False,
+        spill_percent: int = SPILL_PERCENT,
+    ) -> None:
+        self._shelf = Shelf(
+            process=process,
+            node=node,
+            incarnation=incarnation,
+            answer_margin_ms=answer_margin_ms,
+            disk=disk,
+            spill_percent=spill_percent,
+        )
 
     def step(self, event: Event, *, now_ms: int) -> list[Effect]:
         self._shelf.now_ms = now_ms
@@ -51,72 +94,47 @@ class Artifacts:
         return self._settle()
 
     def tick(self, *, now_ms: int) -> list[Effect]:
-        """Answers everyone whose time is over, and gives up an eviction that gets no answers."""
+        """Answers everyone whose time is over, ends leases, and gives up an eviction that gets no answers."""
         shelf = self._shelf
         shelf.now_ms = now_ms
         if shelf.evict_due_ms is not None and shelf.evict_due_ms <= now_ms:
             eviction.late(shelf)
-        while (due := shelf.next_due_ms()) is not None and due <= now_ms:
-            late = [ask for ask in shelf.asks.values() if ask.due_ms <= now_ms]
-            for ask in late:
-                self._give_up(ask, gone=False)
+        leases.expire(shelf)
+        for ask in shelf.late_asks():
+            if shelf.is_open(ask):
+                endings.give_up(shelf, ask, answer=endings.time_over(shelf, ask))
         return self._settle()
 
     def next_due_ms(self) -> int | None:
         return self._shelf.next_due_ms()
 
-    def claims(self) -> list[Claim]:
-        """What this storage holds, for a report: tier "host" for what is published, "file" for unchanged files."""
-        found: list[Claim] = []
-        for entry in self._shelf.entries.values():
-            here = entry.holding
-            if here is None:
-                continue
-            tiers = ("host",) if entry.phase in PUBLISHED else ()
-            for tier in (*tiers, *(("file",) if here.in_file else ())):
-                found.append((entry.art_id, here.serial, here.digest, tier, here.nbytes, here.tensors))
-        return found
+    def new_ticket(self) -> int:
+        """A number for PutAsked.ticket that no run of the core's own has."""
+        return self._shelf.new_ticket()
 
-    def describe(self, art_id: str) -> tuple[str, str, int]:
-        """(state, digest, bytes) as in notes.Described."""
-        entry = self._shelf.entries.get(art_id)
-        if entry is None or entry.holding is None:
-            return "unknown", "", 0
-        elsewhere = "loading" if entry.phase in HOLDING_LOADS else "on_file"
-        state = "resident" if entry.phase in PUBLISHED else elsewhere
-        return state, entry.holding.digest, entry.holding.nbytes
+    def claims(self) -> list[Claim]:
+        return questions.claims(self._shelf)
+
+    def describe(self, art_id: str, *, pins: int = 0) -> Described:
+        return questions.describe(self._shelf, art_id, pins=pins)
 
     def ticket_of(self, art_id: str) -> int | None:
-        """The put or load that runs for an id."""
+        """The put, load or writing out that runs for an id."""
         entry = self._shelf.entries.get(art_id)
         return entry.run.ticket if entry is not None and entry.run is not None else None
 
-    def evictable_bytes(self, uses: list[Use]) -> int:
-        entries = self._shelf.entries
-        return sum(
-            use.nbytes
-            for use in uses
-            if not use.pins
-            and (e := entries.get(use.art_id)) is not None
-            and e.holding is not None
-            and e.holding.in_file
-        )
+    def evictable_bytes(self, uses: Sequence[Use]) -> int:
+        return questions.evictable_bytes(self._shelf, uses)
 
     def figures(self) -> dict[str, int]:
-        shelf = self._shelf
-        return {
-            "artifacts": sum(entry.holding is not None for entry in shelf.entries.values()),
-            "resident": sum(entry.phase in PUBLISHED for entry in shelf.entries.values()),
-            "waiting_for_room": len(shelf.line),
-            "evictions": shelf.evictions,
-            "loads": shelf.loads,
-        }
+        return questions.figures(self._shelf)
 
     def _settle(self) -> list[Effect]:
         shelf = self._shelf
         while shelf.woken:
             self._consider(shelf.woken.popleft())
         line.advance(shelf)
+        spilling.advance(shelf)
         shelf.sweep()
         effects, shelf.effects = shelf.effects, []
         return effects
@@ -125,9 +143,9 @@ class Artifacts:
         if not self._shelf.is_open(ask):
             return
         match ask.verb:
-            case "put":
+            case "put" | "register":
                 puts.consider(self._shelf, ask)
-            case "attach":
+            case "attach" | "durable":
                 attaches.consider(self._shelf, ask)
             case _:
                 deletes.consider(self._shelf, ask)
@@ -135,17 +153,18 @@ class Artifacts:
     def _take(self, event: Event) -> None:
         shelf = self._shelf
         match event:
-            case PutAsked(request, art_id, budget_ms, need_bytes):
-                self._consider(
-                    shelf.open(verb="put", request=request, art_id=art_id, budget_ms=budget_ms, need_bytes=need_bytes)
-                )
-            case AttachAsked(request, art_id, budget_ms):
-                self._consider(shelf.open(verb="attach", request=request, art_id=art_id, budget_ms=budget_ms))
-            case DeleteAsked(request, art_id, budget_ms):
-                self._consider(shelf.open(verb="delete", request=request, art_id=art_id, budget_ms=budget_ms))
+            case PutAsked() | AttachAsked() | DurableAsked() | DeleteAsked() | RegisterAsked():
+                self._take_ask(event)
+            case RenewAsked():
+                leases.renew(shelf, event)
+            case ReleaseAsked():
+                leases.release(shelf, event)
+            case OwnerDied(source):
+                if (ask := leases.owner_died(shelf, source)) is not None:
+                    endings.give_up(shelf, ask, answer=lease_wording.owner_died(ask.art_id))
             case AskerGone(request):
                 if request in shelf.asks:
-                    self._give_up(shelf.asks[request], gone=True)
+                    endings.give_up(shelf, shelf.asks[request], answer=None)
             case ResolveAnswered() | DeleteAnswered():
                 self._take_answer(event)
             case FilesChecked() | DropAnswered() if event.ticket in shelf.unheard:
@@ -154,16 +173,43 @@ class Artifacts:
                 self._take_answer(event)
             case RemoteDeleted():
                 deletes.remote(shelf, event)
+            case PoolSeen():
+                spilling.seen(shelf, event)
             case ReportEnded():
-                self._report_ended(event)
+                deletes.report_ended(shelf, event)
             case Restored():
-                self._restore(event)
+                sources.restore(shelf, event)
             case _:
                 known = shelf.entry_of(event.ticket)
                 if known is not None:
                     self._take_step(*known, event)
                 elif isinstance(event, FilesOpened):
                     shelf.do(Forget(event.ticket))  # opened after its run was over: nobody else closes them
+
+    def _take_ask(self, event: PutAsked | AttachAsked | DurableAsked | DeleteAsked | RegisterAsked) -> None:
+        shelf = self._shelf
+        match event:
+            case PutAsked(request, art_id, budget_ms):
+                ask = Ask(
+                    "put",
+                    request,
+                    art_id,
+                    budget_ms,
+                    need_bytes=event.need_bytes,
+                    ticket=event.ticket or request,
+                    durable=event.durable,
+                )
+            case AttachAsked(request, art_id, budget_ms, how):
+                ask = Ask("attach", request, art_id, budget_ms, how=how)
+            case DurableAsked(request, art_id, budget_ms):
+                ask = Ask("durable", request, art_id, budget_ms)
+            case DeleteAsked(request, art_id, budget_ms):
+                ask = Ask("delete", request, art_id, budget_ms)
+            case RegisterAsked():
+                if (offered := leases.offered(shelf, event)) is not None:
+                    self._consider(offered)
+                return
+        self._consider(shelf.open(ask))
 
     def _take_answer(self, event: ResolveAnswered | DeleteAnswered | FilesChecked) -> None:
         shelf = self._shelf
@@ -174,9 +220,10 @@ class Artifacts:
         match event:
             case DeleteAnswered():
                 deletes.answered(shelf, call.art_id, ask, event, serial=call.serial)
+            case ResolveAnswered() if ask is not None and ask.verb in ("put", "register"):
+                puts.resolved(shelf, ask, event, serial=call.serial)
             case ResolveAnswered() if ask is not None:
-                flow = puts if ask.verb == "put" else attaches
-                flow.resolved(shelf, ask, event, serial=call.serial)
+                attaches.resolved(shelf, ask, event, serial=call.serial)
             case FilesChecked() if ask is not None:
                 lost = bool(event.changed) and event.sure
                 puts.files_checked(shelf, ask, lost=lost, serial=call.serial)
@@ -184,109 +231,51 @@ class Artifacts:
     def _take_step(self, entry: Entry, run: Run, event: Event) -> None:
         """The next step of a run: its ticket is alive."""
         shelf = self._shelf
-        if entry.phase is Phase.DRAINING:
-            self._drain(entry, run, event)
-            return
-        flow = puts if run.kind == "put" else loads
         match event:
+            case _ if entry.phase is Phase.DRAINING:
+                endings.drain(shelf, entry, run, event)
             case RoomGiven():
                 line.given(shelf, event)
             case RoomRefused():
-                self._refuse_room(entry, run, event)
+                endings.refuse_room(shelf, entry, run, event)
             case FilesOpened():
                 loads.opened(shelf, entry, run, need_bytes=event.need_bytes)
+            case Filled() | Sealed() if run.kind in ("put", "register"):
+                self._put_step(entry, run, event)
             case Filled():
-                flow.filled(shelf, entry, run, event)
-            case Sealed() if run.kind == "put":
-                puts.sealed(shelf, entry, run, event)
+                loads.filled(shelf, entry, run, event)
+            case Sealed() if run.kind == "view":
+                views.sealed(shelf, entry, run)
             case Sealed():
-                loads.sealed(shelf, entry, run)
+                loads.sealed(shelf, entry, run, event)
+            case WrittenOut() if run.kind == "spill":
+                spilling.written(shelf, entry, event)
+            case WrittenOut():
+                puts.written(shelf, entry, run, event)
+            case RunFailed() if run.kind == "spill":
+                spilling.failed(shelf, entry, event)
             case RunFailed():
-                shelf.trying = None if shelf.trying == run.ticket else shelf.trying
-                flow.failed(shelf, entry, run, event)
-            case CommitKnown():
-                commits.known(shelf, entry, run, event)
-            case CommitRefused():
-                commits.refused(shelf, entry, run, event)
-            case CommitUnknown():
-                commits.unknown(shelf, entry, run, event)
+                endings.fail(shelf, entry, run, event)
             case FilesChecked():
                 eviction.files_checked(shelf, entry, run, event)
             case DropAnswered():
                 eviction.drop_answered(shelf, entry, run, event)
             case Withdrawn():
                 eviction.withdrawn(shelf, entry, done=event.done)
+            case CommitKnown() | CommitRefused() | CommitUnknown():
+                self._commit_step(entry, run, event)
 
-    def _drain(self, entry: Entry, run: Run, event: Event) -> None:
-        shelf = self._shelf
+    def _put_step(self, entry: Entry, run: Run, event: Filled | Sealed) -> None:
+        if isinstance(event, Filled):
+            puts.filled(self._shelf, entry, run, event)
+        else:
+            puts.sealed(self._shelf, entry, run, event)
+
+    def _commit_step(self, entry: Entry, run: Run, event: CommitKnown | CommitRefused | CommitUnknown) -> None:
         match event:
-            case RoomGiven():
-                line.given(shelf, event)
-                return
-            case Filled():
-                run.segments = event.segments
-            case Sealed() if entry.holding is None:
-                shelf.do(RemoveSidecar(entry.art_id))
-        shelf.trying = None if shelf.trying == run.ticket else shelf.trying
-        line.drained(shelf, entry)
-
-    def _refuse_room(self, entry: Entry, run: Run, event: RoomRefused) -> None:
-        shelf = self._shelf
-        shelf.trying = None
-        if eviction.begin(shelf, run, event):
-            return
-        trouble = wording.no_room(
-            run.kind,
-            entry.art_id,
-            process=shelf.process,
-            need=run.need_bytes,
-            pool=event,
-            kept=shelf.passed_over,
-        )
-        flow = puts if run.kind == "put" else loads
-        flow.failed(shelf, entry, run, RunFailed(run.ticket, trouble.record()))
-
-    def _give_up(self, ask: Ask, *, gone: bool) -> None:
-        """An ask ends without what it asked for: its asker hung up, or its time is over."""
-        shelf = self._shelf
-        entry = shelf.entry(ask.art_id)
-        phase = wording.stopped_waiting(entry, ask)
-        answer = None if gone else wording.too_late(ask, process=shelf.process, phase=phase)
-        run = entry.run
-        if run is not None and run.ask is ask:
-            puts.abandon(shelf, entry, run, answer=answer)
-        elif answer is not None:
-            shelf.reply(ask, answer)
-        shelf.asks.pop(ask.request, None)
-        entry.waiting = [waiter for waiter in entry.waiting if waiter is not ask]
-        if ask.verb == "attach":
-            loads.waiter_left(shelf, entry)
-
-    def _report_ended(self, event: ReportEnded) -> None:
-        shelf = self._shelf
-        refused = set(event.refused)
-        for art_id, serial in event.claimed:
-            entry = shelf.entries.get(art_id)
-            if entry is None or entry.holding is None or entry.holding.serial != serial:
-                continue
-            if art_id in refused:
-                shelf.touched.add(art_id)
-                deletes.forget(shelf, entry)
-            else:
-                entry.holding.confirmed = True
-
-    def _restore(self, event: Restored) -> None:
-        entry = self._shelf.entry(event.art_id)
-        if entry.phase is not Phase.ABSENT:
-            return
-        entry.move(Cue.RESTORED)
-        entry.holding = Holding(
-            self._shelf.new_serial(),
-            event.digest,
-            event.nbytes,
-            event.tensors,
-            event.files,
-            in_file=True,
-            revision=0,
-            confirmed=False,
-        )
+            case CommitKnown():
+                commits.known(self._shelf, entry, run, event)
+            case CommitRefused():
+                commits.refused(self._shelf, entry, run, event)
+            case CommitUnknown():
+                commits.unknown(self._shelf, entry, run, event)

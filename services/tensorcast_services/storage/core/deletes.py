@@ -1,4 +1,4 @@
-"""Ends of a holding: deleted by a caller here or elsewhere, unknown to the catalog, or its last source file lost.
+"""Ends of a holding: deleted by a caller here or elsewhere, unknown to the catalog, or under a lease that ended.
 
 Deletes run beside whatever else happens to the id: the catalog's revisions say which of a commit and a delete came
 last. Only an unsettled commit makes them wait.
@@ -6,12 +6,12 @@ last. Only an unsettled commit makes them wait.
 
 from __future__ import annotations
 
-from tensorcast_bus.errors import from_record
+from tensorcast_bus.errors import TensorCastError, from_record
 from tensorcast_bus.messages import Resolved
 from tensorcast_bus.notes import Deleted
-from tensorcast_services.storage.core import eviction, loads, wording
-from tensorcast_services.storage.core.effects import CallDelete, RemoveSidecar, TellHeld, TellLost, Withdraw
-from tensorcast_services.storage.core.events import DeleteAnswered, RemoteDeleted
+from tensorcast_services.storage.core import eviction, spilling, stopping, wording
+from tensorcast_services.storage.core.effects import CallDelete, RemoveSidecar, TellHeld, Withdraw
+from tensorcast_services.storage.core.events import DeleteAnswered, RemoteDeleted, ReportEnded
 from tensorcast_services.storage.core.phases import HOLDING_LOADS, PUBLISHED, Cue, Phase
 from tensorcast_services.storage.core.shelf import Ask, Entry, Shelf
 
@@ -64,7 +64,7 @@ def reconcile(shelf: Shelf, entry: Entry, known: Resolved, *, serial: int) -> bo
     here = entry.holding
     if here is None or here.serial != serial:
         return False
-    if here.digest != artifact.digest:
+    if artifact.digest not in (here.digest, here.was) or artifact.ownership != here.ownership:
         forget(shelf, entry)
         return False
     here.confirmed = True
@@ -75,28 +75,44 @@ def reconcile(shelf: Shelf, entry: Entry, known: Resolved, *, serial: int) -> bo
     return True
 
 
-def forget(shelf: Shelf, entry: Entry) -> None:
-    """Lets the holding go, whatever is being done with it. Blocks return at the last unmap."""
+def report_ended(shelf: Shelf, event: ReportEnded) -> None:
+    refused = set(event.refused)
+    for art_id, serial in event.claimed:
+        entry = shelf.entries.get(art_id)
+        if entry is None or entry.holding is None or entry.holding.serial != serial:
+            continue
+        if art_id in refused:
+            shelf.touched.add(art_id)
+            forget(shelf, entry)
+        else:
+            entry.holding.confirmed = True
+
+
+def forget(shelf: Shelf, entry: Entry, *, answer: TensorCastError | None = None) -> None:
+    """Lets the holding go, whatever is being done with it. Blocks return at the last unmap. Readers who wait hear
+    `answer`, else that there is no such id."""
+    here = entry.holding
+    if here is None:
+        return
     entry.holding = None
+    if here.lease is not None:
+        shelf.let_go(here.lease.source)
     shelf.do(RemoveSidecar(entry.art_id))
     if entry.phase in PUBLISHED:
         shelf.do(Withdraw(entry.art_id))
-    if entry.phase is Phase.EVICTING:
+    if shelf.evicting == entry.art_id:
         eviction.over(shelf, entry)
+    if entry.phase is Phase.EVICTING:
         shelf.end_run(entry)
+    if answer is not None:
+        stopping.tell_readers(shelf, entry, answer)
+    answer = answer or wording.unknown_id(entry.art_id)
+    stopping.stop_views(shelf, entry.art_id, answer=answer)
     if entry.phase in HOLDING_LOADS:
-        loads.stop(shelf, entry, answer=wording.unknown_id(entry.art_id))
+        stopping.stop_load(shelf, entry, answer=answer)
+    elif entry.phase is Phase.SPILLING:
+        spilling.drop(shelf, entry)
     elif entry.phase is not Phase.DRAINING:
         entry.move(Cue.LOST)
     if entry.phase is not Phase.DRAINING:
         shelf.wake(entry, fresh=False)
-
-
-def source_lost(shelf: Shelf, entry: Entry) -> None:
-    """An artifact at rest on its file alone has lost it: no replica is left here."""
-    assert entry.phase is Phase.ON_FILE
-    entry.holding = None
-    entry.move(Cue.LOST)
-    shelf.do(RemoveSidecar(entry.art_id))
-    shelf.do(TellLost(entry.art_id))
-    shelf.wake(entry, fresh=False)

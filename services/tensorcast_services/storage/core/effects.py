@@ -8,21 +8,39 @@ from __future__ import annotations
 import msgspec
 
 from tensorcast_bus.errors import ErrorRecord
-from tensorcast_bus.notes import Deleted, PutDone, PutExists
+from tensorcast_bus.notes import Deleted, Leased, MadeDurable, PutBaseGone, PutDone, PutExists, Redirect, Renewed
 from tensorcast_services.storage.core.events import Identity
+
+Answer = PutDone | PutExists | PutBaseGone | Leased | Renewed | MadeDurable | Deleted | Redirect | ErrorRecord
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """Ends a request; an ErrorRecord travels with status FAILED."""
+    """Ends a request; an ErrorRecord travels with status FAILED, a Redirect with MOVED."""
 
     request: int
-    answer: PutDone | PutExists | Deleted | ErrorRecord
+    answer: Answer
 
 
 class AttachNow(msgspec.Struct, frozen=True):
     """Ends an attach with what is published."""
 
     request: int
+
+
+class ReplyManifest(msgspec.Struct, frozen=True):
+    """Ends an attach of the manifest only with AboutManifest, read from the sidecar or the lease; nothing is loaded."""
+
+    request: int
+    art_id: str
+    digest: str
+
+
+class AttachView(msgspec.Struct, frozen=True):
+    """Ends an attach with segments that are published nowhere. The run still frees its own users."""
+
+    request: int
+    manifest_segment: int
+    segments: tuple[int, ...]
 
 
 class AcceptPut(msgspec.Struct, frozen=True):
@@ -44,10 +62,45 @@ class CancelFill(msgspec.Struct, frozen=True):
 
 
 class OpenFiles(msgspec.Struct, frozen=True):
-    """Read the sidecar, open and check the source files. FilesOpened."""
+    """Read the sidecar, open and check what `tier` says: "file" (the source files), "disk" (our own), or "lease" (the
+    plan is that of the kept `source`, which is above 0). FilesOpened."""
 
     ticket: int
     art_id: str
+    source: int = 0
+    tier: str = "file"
+
+
+class OpenView(msgspec.Struct, frozen=True):
+    """The same for the boxes that came with the attach `request`: FilesOpened, then StartLoad, Seal and AttachView."""
+
+    ticket: int
+    request: int
+    art_id: str
+    source: int = 0
+    tier: str = "file"
+
+
+class LetGo(msgspec.Struct, frozen=True):
+    """Close what was kept of a registration."""
+
+    source: int
+
+
+class WriteOut(msgspec.Struct, frozen=True):
+    """Write the artifact to our disk. For a durable put (not published yet) the job of `ticket` has its manifest and
+    `segments`; with no segments it is what is published, and may be withdrawn while it is written: whoever writes holds
+    it. WrittenOut, or RunFailed with nothing left on disk."""
+
+    ticket: int
+    art_id: str
+    segments: tuple[int, ...] = ()
+
+
+class CancelWrite(msgspec.Struct, frozen=True):
+    """The writing still ends by WrittenOut or RunFailed."""
+
+    ticket: int
 
 
 class Forget(msgspec.Struct, frozen=True):
@@ -95,7 +148,11 @@ class Free(msgspec.Struct, frozen=True):
 
 
 class RemoveSidecar(msgspec.Struct, frozen=True):
+    """What we keep on disk of an id: with `tier` "file" the sidecar for its source files, with "disk" that of our own
+    disk and the segments there that no other one names, with "" both. Harmless where there is none."""
+
     art_id: str
+    tier: str = ""
 
 
 class CallCommit(msgspec.Struct, frozen=True):
@@ -107,8 +164,16 @@ class CallCommit(msgspec.Struct, frozen=True):
     digest: str
     nbytes: int
     tensors: int
-    in_file: bool
+    tiers: tuple[str, ...]
     budget_ms: int
+    ownership: str = "system"
+
+
+class CallEndLease(msgspec.Struct, frozen=True):
+    """Told until the global store knows; nothing answers. A commit of the same id is sent only after that."""
+
+    art_id: str
+    digest: str
 
 
 class CallResolve(msgspec.Struct, frozen=True):
@@ -137,9 +202,10 @@ class CallDelete(msgspec.Struct, frozen=True):
 
 
 class TellLost(msgspec.Struct, frozen=True):
-    """The source file of an id is no replica any more; told until the global store knows."""
+    """The file or disk copy of an id is no replica any more; told until the global store knows."""
 
     art_id: str
+    tier: str = "file"
 
 
 class TellHeld(msgspec.Struct, frozen=True):
@@ -151,10 +217,16 @@ class TellHeld(msgspec.Struct, frozen=True):
 Effect = (
     Reply
     | AttachNow
+    | ReplyManifest
+    | AttachView
     | AcceptPut
     | StartLoad
     | CancelFill
     | OpenFiles
+    | OpenView
+    | LetGo
+    | WriteOut
+    | CancelWrite
     | Forget
     | CheckFiles
     | Seal
@@ -164,6 +236,7 @@ Effect = (
     | Free
     | RemoveSidecar
     | CallCommit
+    | CallEndLease
     | CallResolve
     | CallDrop
     | CallDelete

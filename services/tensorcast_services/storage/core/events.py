@@ -15,18 +15,70 @@ Identity = tuple[str, int, int, int, int]  # path, device, inode, size, mtime_ns
 
 
 class PutAsked(msgspec.Struct, frozen=True):
-    """A checked draft. `need_bytes` is what the pool must find; `budget_ms` is what its asker will still wait."""
+    """A checked draft. `need_bytes` is what the pool must find; `budget_ms` is what its asker will still wait. The run
+    has the number of the request; where the bytes come from the pool itself (a view that is made an artifact), a
+    `ticket` of its own (Artifacts.new_ticket), under which the job is kept."""
 
     request: int
     art_id: str
     budget_ms: int
     need_bytes: int
+    durable: bool = False
+    ticket: int = 0
 
 
-class AttachAsked(msgspec.Struct, frozen=True):
+class RegisterAsked(msgspec.Struct, frozen=True):
+    """A checked lease draft. `source` is the native floor's number for what the caller's put named (LocalServer.keep);
+    `lease` names the lease. `eager_bytes` above 0: the caller's memory cannot be read later, so the bytes are taken now
+    (as a put of that need) and the lease governs the copy alone. `digest` may be pending."""
+
     request: int
     art_id: str
     budget_ms: int
+    source: int
+    lease: int
+    ttl_ms: int
+    digest: str
+    nbytes: int
+    tensors: int
+    path: str
+    eager_bytes: int = 0
+
+
+class RenewAsked(msgspec.Struct, frozen=True):
+    request: int
+    art_id: str
+    lease: int
+    ttl_ms: int
+
+
+class ReleaseAsked(msgspec.Struct, frozen=True):
+    request: int
+    art_id: str
+    lease: int
+    budget_ms: int
+
+
+class OwnerDied(msgspec.Struct, frozen=True):
+    """The process behind a kept source has ended."""
+
+    source: int
+
+
+class DurableAsked(msgspec.Struct, frozen=True):
+    request: int
+    art_id: str
+    budget_ms: int
+
+
+class AttachAsked(msgspec.Struct, frozen=True):
+    """`how`: "whole", "manifest" (only, nothing is loaded for it), "view", or "parts" for a view of whole tensors (its
+    wish is kept beside the request)."""
+
+    request: int
+    art_id: str
+    budget_ms: int
+    how: str = "whole"
 
 
 class DeleteAsked(msgspec.Struct, frozen=True):
@@ -49,10 +101,12 @@ class Use(msgspec.Struct, frozen=True):
 
 
 class RoomGiven(msgspec.Struct, frozen=True):
-    """The fill runs; the manifest's own segment (reserved with it) belongs to the run from here on."""
+    """The fill runs; the manifest's own segment (reserved with it) belongs to the run from here on, and so does one
+    user of every `borrowed` segment, until Filled names all segments of the run."""
 
     ticket: int
     manifest_segment: int
+    borrowed: tuple[int, ...] = ()
 
 
 class RoomRefused(msgspec.Struct, frozen=True):
@@ -65,7 +119,8 @@ class RoomRefused(msgspec.Struct, frozen=True):
 
 
 class FilesOpened(msgspec.Struct, frozen=True):
-    """The source files of a load are open and unchanged, and its sidecar was read."""
+    """The sources of a load or of a view are open and unchanged (files, our own disk's, or a kept source), and the
+    manifest was read."""
 
     ticket: int
     need_bytes: int
@@ -80,7 +135,7 @@ class FilesChecked(msgspec.Struct, frozen=True):
 
 
 class Filled(msgspec.Struct, frozen=True):
-    """All segments are sealed; each has one user, the run."""
+    """All segments are sealed; each has one user, the run. Borrowed ones are among them, in the manifest's order."""
 
     ticket: int
     segments: tuple[int, ...]
@@ -91,7 +146,7 @@ class Filled(msgspec.Struct, frozen=True):
 
 
 class Sealed(msgspec.Struct, frozen=True):
-    """The manifest is finished and sealed; for `in_file` its sidecar is on disk."""
+    """The manifest is finished and sealed; for `in_file` its sidecar is on disk. `digest` is never pending."""
 
     ticket: int
     digest: str
@@ -102,11 +157,29 @@ class Sealed(msgspec.Struct, frozen=True):
 
 
 class RunFailed(msgspec.Struct, frozen=True):
-    """A step of a run failed and left no segment behind; `source_lost` when its files are not what they were."""
+    """A step of a run failed and left no segment behind (but for those the run owns); `source_lost` when its files are
+    not what they were; `base_gone` when what a delta version wanted to borrow is not in the pool any more (the
+    trouble's context names the `base`)."""
 
     ticket: int
     trouble: ErrorRecord
     source_lost: bool = False
+    base_gone: bool = False
+
+
+class WrittenOut(msgspec.Struct, frozen=True):
+    """The artifact is on our disk, whole and synced, with its sidecar. `nbytes` is what it takes there."""
+
+    ticket: int
+    nbytes: int
+
+
+class PoolSeen(msgspec.Struct, frozen=True):
+    """How full the pool is; told while it is above the high watermark (see spilling.py)."""
+
+    used_bytes: int
+    capacity_bytes: int
+    uses: tuple[Use, ...]
 
 
 class Withdrawn(msgspec.Struct, frozen=True):
@@ -165,17 +238,24 @@ class ReportEnded(msgspec.Struct, frozen=True):
 
 
 class Restored(msgspec.Struct, frozen=True):
-    """A sidecar of an earlier incarnation whose source files are unchanged."""
+    """Sidecars of an earlier incarnation: with `files` its source files are unchanged, with `disk_bytes` above 0 its
+    segments are on our own disk; or both, in one event or in two."""
 
     art_id: str
     digest: str
     nbytes: int
     tensors: int
     files: tuple[Identity, ...]
+    disk_bytes: int = 0
 
 
 Event = (
     PutAsked
+    | RegisterAsked
+    | RenewAsked
+    | ReleaseAsked
+    | OwnerDied
+    | DurableAsked
     | AttachAsked
     | DeleteAsked
     | AskerGone
@@ -186,6 +266,8 @@ Event = (
     | Filled
     | Sealed
     | RunFailed
+    | WrittenOut
+    | PoolSeen
     | Withdrawn
     | CommitKnown
     | CommitRefused

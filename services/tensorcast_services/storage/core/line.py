@@ -1,5 +1,6 @@
-"""The line for room in the pool: puts and loads alike, first come first served; its head is tried until it has room,
-is refused, or its time is over. A head that nothing can be evicted for is refused at once, so no place waits on hope.
+"""The line for room in the pool: puts, loads and views alike, first come first served; its head is tried until it has
+room, is refused, or its time is over. A head that nothing can be evicted for is refused at once, so no place waits on
+hope.
 """
 
 from __future__ import annotations
@@ -7,7 +8,7 @@ from __future__ import annotations
 from tensorcast_services.storage.core.effects import AcceptPut, CancelFill, StartLoad
 from tensorcast_services.storage.core.events import RoomGiven
 from tensorcast_services.storage.core.phases import Cue, Phase
-from tensorcast_services.storage.core.shelf import Entry, Shelf
+from tensorcast_services.storage.core.shelf import Shelf
 
 
 def join(shelf: Shelf, ticket: int) -> None:
@@ -15,10 +16,15 @@ def join(shelf: Shelf, ticket: int) -> None:
 
 
 def leave(shelf: Shelf, ticket: int) -> None:
-    if ticket in shelf.line:
-        if shelf.line[0] == ticket:
-            shelf.passed_over.clear()
-        shelf.line.remove(ticket)
+    if ticket not in shelf.line:
+        return
+    if shelf.line[0] == ticket:
+        shelf.passed_over.clear()
+        if shelf.evicting and shelf.entries[shelf.evicting].phase is Phase.SPILLING:
+            # The next head may fit without it; the writing goes on and is of use to whoever comes.
+            shelf.evicting = ""
+            shelf.evict_due_ms = None
+    shelf.line.remove(ticket)
 
 
 def advance(shelf: Shelf) -> None:
@@ -28,7 +34,7 @@ def advance(shelf: Shelf) -> None:
     ticket = shelf.trying = shelf.line[0]
     known = shelf.entry_of(ticket)
     assert known is not None
-    shelf.do(AcceptPut(ticket) if known[1].kind == "put" else StartLoad(ticket))
+    shelf.do(AcceptPut(ticket) if known[1].kind in ("put", "register") else StartLoad(ticket))
 
 
 def given(shelf: Shelf, event: RoomGiven) -> None:
@@ -37,15 +43,9 @@ def given(shelf: Shelf, event: RoomGiven) -> None:
     assert known is not None, "a run that is being tried ends only after its answer"
     entry, run = known
     run.manifest_segment = event.manifest_segment
+    run.borrowed = event.borrowed
     if entry.phase is Phase.DRAINING:
         shelf.do(CancelFill(run.ticket))
         return
     leave(shelf, run.ticket)
     entry.move(Cue.ROOM)
-
-
-def drained(shelf: Shelf, entry: Entry) -> None:
-    """What an abandoned run held is free again; whoever waited for the id goes on."""
-    shelf.end_run(entry)
-    entry.move(Cue.ENDED if entry.holding is None else Cue.KEPT)
-    shelf.wake(entry, fresh=entry.holding is None)

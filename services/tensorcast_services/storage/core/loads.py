@@ -1,53 +1,61 @@
-"""Bringing an artifact back from its source files, once for however many attaches wait for it.
+"""Bringing an artifact back from its files, our disk, or its owner, once for however many wait for it.
 
-Every digest is compared with the manifest's before anything is published: a file that has other bytes than it had is
-BadCheckpoint for all who wait, and no replica any more. A load that nobody waits for goes on once it copies (the next
-attach finds it warm), and is given up while it only waits.
+Every digest is compared with the manifest's before anything is published: a source that has other bytes than it had is
+no source any more; when another one is left it is tried, else all who wait hear why. A load that nobody waits for goes
+on once it copies (the next attach finds it warm), and is given up while it only waits.
 """
 
 from __future__ import annotations
 
-from tensorcast_bus.errors import TensorCastError, from_record
-from tensorcast_services.storage.core import line
-from tensorcast_services.storage.core.effects import (
-    CancelFill,
-    OpenFiles,
-    Publish,
-    RemoveSidecar,
-    Seal,
-    TellHeld,
-    TellLost,
-)
-from tensorcast_services.storage.core.events import Filled, RunFailed
-from tensorcast_services.storage.core.phases import Cue, Phase
+from tensorcast_bus.errors import BadCheckpoint, from_record
+from tensorcast_services.storage.core import leases, line, sources, stopping
+from tensorcast_services.storage.core.effects import OpenFiles, Publish, Seal, TellHeld
+from tensorcast_services.storage.core.events import Filled, RunFailed, Sealed
+from tensorcast_services.storage.core.holdings import source_of
+from tensorcast_services.storage.core.phases import Cue
 from tensorcast_services.storage.core.shelf import Ask, Entry, Run, Shelf
+
+PENDING = "pending:"
 
 
 def begin(shelf: Shelf, entry: Entry, ask: Ask) -> None:
+    here = entry.holding
+    assert here is not None
     entry.move(Cue.BEGIN)
-    run = Run("load", shelf.new_ticket())
+    tier, source = source_of(here)
+    run = Run("load", shelf.new_ticket(), base=entry.art_id, serial=here.serial, tier=tier)
     shelf.start_run(entry, run)
     entry.waiting.append(ask)
-    shelf.do(OpenFiles(run.ticket, entry.art_id))
+    shelf.do(OpenFiles(run.ticket, entry.art_id, source, tier))
 
 
 def opened(shelf: Shelf, entry: Entry, run: Run, *, need_bytes: int) -> None:
+    """Also of a view."""
     run.need_bytes = need_bytes
     entry.move(Cue.OPENED)
     line.join(shelf, run.ticket)
 
 
 def filled(shelf: Shelf, entry: Entry, run: Run, event: Filled) -> None:
+    """Also of a view."""
     run.segments = event.segments
     assert run.manifest_segment is not None
     entry.move(Cue.FILLED)
-    shelf.do(Seal(run.ticket, entry.art_id, run.manifest_segment))
+    shelf.do(Seal(run.ticket, run.base, run.manifest_segment))
 
 
-def sealed(shelf: Shelf, entry: Entry, run: Run) -> None:
-    assert run.manifest_segment is not None
+def sealed(shelf: Shelf, entry: Entry, run: Run, event: Sealed) -> None:
+    here = entry.holding
+    assert run.manifest_segment is not None and here is not None
+    if here.digest.startswith(PENDING):
+        here.was, here.digest = here.digest, event.digest
+    elif here.digest != event.digest:
+        text = f"{entry.art_id!r} was read again and is {event.digest}; it was {here.digest}: its source has changed"
+        trouble = BadCheckpoint(text, art_id=entry.art_id, expected=here.digest, found=event.digest)
+        failed(shelf, entry, run, RunFailed(run.ticket, trouble.record(), source_lost=True))
+        return
     entry.move(Cue.SEALED)
-    shelf.loads += 1
+    shelf.counts["loads"] += 1
     shelf.do(Publish(entry.art_id, run.manifest_segment, run.segments))
     shelf.end_run(entry)
     shelf.do(TellHeld(entry.art_id))
@@ -57,44 +65,14 @@ def sealed(shelf: Shelf, entry: Entry, run: Run) -> None:
 def failed(shelf: Shelf, entry: Entry, run: Run, event: RunFailed) -> None:
     line.leave(shelf, run.ticket)
     shelf.end_run(entry)
-    _tell_waiters(shelf, entry, from_record(event.trouble))
-    if event.source_lost:
-        entry.holding = None
-        entry.move(Cue.LOST)
-        shelf.do(RemoveSidecar(entry.art_id))
-        shelf.do(TellLost(entry.art_id))
-    else:
-        entry.move(Cue.FAILED)
-    shelf.wake(entry, fresh=False)
-
-
-def stop(shelf: Shelf, entry: Entry, *, answer: TensorCastError | None) -> None:
-    """Ends the run early: for a deleted id (with an answer for its attaches), or because nobody waits any more."""
-    run = entry.run
-    assert run is not None
-    if answer is not None:
-        _tell_waiters(shelf, entry, answer)
-    line.leave(shelf, run.ticket)
-    if entry.phase is Phase.OPENING or (entry.phase is Phase.LOAD_LINE and shelf.trying != run.ticket):
-        shelf.end_run(entry)
-        entry.move(Cue.LOST if entry.holding is None else Cue.FAILED)
+    entry.move(Cue.FAILED)
+    trouble = from_record(event.trouble)
+    if leases.is_over(run, event):
+        stopping.tell_readers(shelf, entry, trouble)
+        leases.end(shelf, entry, why=trouble.text)
         return
-    if entry.phase is Phase.LOADING:
-        shelf.do(CancelFill(run.ticket))
-    entry.move(Cue.ABANDONED)
-
-
-def waiter_left(shelf: Shelf, entry: Entry) -> None:
-    """An attach gave up. Without any attach left, a load that has not begun to copy is not worth its line."""
-    waiting_only = entry.phase in (Phase.OPENING, Phase.LOAD_LINE)
-    if waiting_only and not any(ask.verb == "attach" for ask in entry.waiting):
-        stop(shelf, entry, answer=None)
-        if entry.phase is not Phase.DRAINING:
-            shelf.wake(entry, fresh=False)
-
-
-def _tell_waiters(shelf: Shelf, entry: Entry, trouble: TensorCastError) -> None:
-    for ask in entry.waiting:
-        if ask.verb == "attach":
-            shelf.reply(ask, trouble)
-    entry.waiting = [ask for ask in entry.waiting if ask.verb != "attach"]
+    if event.source_lost:
+        sources.lost_tier(shelf, entry, tier=run.tier)
+    if not event.source_lost or not sources.rest(shelf, entry):
+        stopping.tell_readers(shelf, entry, trouble)
+    shelf.wake(entry, fresh=False)

@@ -1,68 +1,70 @@
 """The records that the core keeps, and the small moves every flow shares.
 
-Owned by `Artifacts` (artifacts.py); the flows (puts, loads, attaches, deletes, room) are functions over one Shelf.
-Invariants: an open request is in `asks` exactly until its one reply; segments in `Run.owned` are freed exactly once;
-an entry has a holding only between a known commit and the moment its last replica here is gone.
+Owned by `Artifacts` (artifacts.py); the flows (puts, loads, views, leases, deletes, room) are functions over one Shelf.
+Invariants: an open request is in `asks` exactly until its one answer; segments that a run owns are freed exactly once;
+a kept source is let go exactly once; an entry has a holding only between a known commit and the moment its last replica
+here is gone.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 
 import msgspec
 
 from tensorcast_bus.errors import TensorCastError
 from tensorcast_bus.messages import ReplicaRow
-from tensorcast_bus.notes import Deleted, PutDone, PutExists
-from tensorcast_services.storage.core.effects import Effect, Forget, Free, Reply
-from tensorcast_services.storage.core.events import Filled, Identity, Sealed
+from tensorcast_bus.notes import Leased
+from tensorcast_services.storage.core.dues import Dues
+from tensorcast_services.storage.core.effects import Answer, Effect, Forget, Free, LetGo, Reply
+from tensorcast_services.storage.core.events import Filled, RegisterAsked, Sealed
+from tensorcast_services.storage.core.holdings import Holding
 from tensorcast_services.storage.core.phases import Cue, Phase, next_phase
 
 # Numbers of runs lie below those of the local server's requests (which begin at 2^32), those of calls far above.
 FIRST_CALL = 1 << 48
-_DUES_SLACK = 1024
-
-
-class Holding(msgspec.Struct):
-    """A committed artifact's replica here. `serial` tells two holdings of one id apart; `revision` is the catalog's
-    at the commit (0 for one that survived a restart); `confirmed` once this incarnation's global store knows it."""
-
-    serial: int
-    digest: str
-    nbytes: int
-    tensors: int
-    files: tuple[Identity, ...]
-    in_file: bool
-    revision: int
-    confirmed: bool
 
 
 class Ask(msgspec.Struct):
-    """An open request. `asked` once the global store has told about the id since the ask last started over."""
+    """An open request. `asked` once the global store has told about the id since the ask last started over; `ticket` is
+    the number of a put's run; `how` an attach's; `offer` what a registration brought; `view` the entry of its own that
+    reads a view for it."""
 
-    verb: str  # "put", "attach" or "delete"
+    verb: str  # "put", "register", "attach", "durable" or "delete"
     request: int
     art_id: str
     budget_ms: int
-    due_ms: int
+    due_ms: int = 0
     need_bytes: int = 0
+    ticket: int = 0
+    durable: bool = False
+    how: str = "whole"
+    offer: RegisterAsked | None = None
     asked: bool = False
+    view: str = ""
 
 
 class Run(msgspec.Struct):
-    """The work that an entry is busy with. `ask` is the put's; loads serve the attaches in the entry's waiting list."""
+    """The work that an entry is busy with. `ask` is the put's, the registration's or the view's; loads serve those who
+    wait in the entry. `borrowed` segments belong to it until `segments` names them too. A load or view reads the `tier`
+    that the holding `serial` of `base` has."""
 
-    kind: str  # "put", "load" or "evict"
+    kind: str  # "put", "register", "load", "view", "spill" or "evict"
     ticket: int
     need_bytes: int = 0
     ask: Ask | None = None
     manifest_segment: int | None = None
+    borrowed: tuple[int, ...] = ()
     segments: tuple[int, ...] = ()
     filled: Filled | None = None
     sealed: Sealed | None = None
+    disk_bytes: int = 0
+    base: str = ""
+    serial: int = 0
+    tier: str = ""
     seen: bool = False  # evict: its files were looked at, and the drop is asked for
     withdrawing: bool = False
+    cancelled: bool = False  # spill: nothing waits for it any more
 
 
 class Entry(msgspec.Struct):
@@ -93,34 +95,53 @@ class Call(msgspec.Struct, frozen=True):
     serial: int
 
 
-class Shelf:
-    """All entries, open asks, tickets and pending effects of one storage."""
+class Ended(msgspec.Struct, frozen=True):
+    """A lease that ended: remembered so that readers hear when and why."""
 
-    def __init__(self, *, process: str, node: str, incarnation: int, answer_margin_ms: int) -> None:
+    lease: int
+    digests: tuple[str, ...]
+    at_ms: int
+    why: str
+
+
+class Shelf:
+    """All entries, open asks, tickets and pending effects of one storage. `disk`: there is a disk tier."""
+
+    def __init__(
+        self, *, process: str, node: str, incarnation: int, answer_margin_ms: int, disk: bool, spill_percent: int
+    ) -> None:
         self.process = process
         self.node = node
         self.incarnation = incarnation
+        self.disk = disk
+        self.spill_percent = spill_percent
         self.now_ms = 0
         self.entries: dict[str, Entry] = {}
         self.asks: dict[int, Ask] = {}
         self.runs: dict[int, str] = {}
         self.calls: dict[int, Call] = {}
+        self.views: dict[str, list[str]] = {}  # id -> entries that read views of it
+        self.kept: dict[int, tuple[str, int]] = {}  # kept source -> id and request of its registration
+        self.ended: dict[str, Ended] = {}
+        self.lease_dues = Dues()  # by kept source
         self.line: deque[int] = deque()
         self.trying: int | None = None
         self.evicting: str = ""
         self.evict_due_ms: int | None = None
         self.unheard: dict[int, Unheard] = {}  # by ticket
         self.passed_over: dict[str, str] = {}  # id -> why it could not go
+        self.disk_trouble: tuple[int, str] | None = None  # until when the disk is left alone, and why
+        self.writing: set[str] = set()  # being written out, for whatever reason
+        self.spill_next: deque[str] = deque()  # to be written out ahead of need, in this order
         self.woken: deque[Ask] = deque()
         self.effects: list[Effect] = []
         self.touched: set[str] = set()
-        self.evictions = 0
-        self.loads = 0
+        self.counts = {"evictions": 0, "loads": 0, "spills": 0, "views": 0}
         self._answer_margin_ms = answer_margin_ms
+        self._dues = Dues()  # by request
         self._next_ticket = 0
         self._next_call = FIRST_CALL
         self._next_serial = 0
-        self._dues: list[tuple[int, int]] = []
 
     def entry(self, art_id: str) -> Entry:
         self.touched.add(art_id)
@@ -138,22 +159,27 @@ class Shelf:
         assert entry.run is not None and entry.run.ticket == ticket
         return entry, entry.run
 
-    def open(self, *, verb: str, request: int, art_id: str, budget_ms: int, need_bytes: int = 0) -> Ask:
-        """A new ask, due a little before its asker stops listening: an answer at the last moment would be missed."""
-        margin = min(self._answer_margin_ms, budget_ms // 4)
-        ask = Ask(verb, request, art_id, budget_ms, self.now_ms + max(0, budget_ms - margin), need_bytes)
-        self.asks[request] = ask
-        heapq.heappush(self._dues, (ask.due_ms, request))
-        if len(self._dues) > 2 * len(self.asks) + _DUES_SLACK:
-            # Most were answered long before their deadline.
-            self._dues = sorted((ask.due_ms, ask.request) for ask in self.asks.values())
+    def open(self, ask: Ask) -> Ask:
+        """The ask is due a little before its asker stops listening: an answer at the last moment would be missed."""
+        margin = min(self._answer_margin_ms, ask.budget_ms // 4)
+        ask.due_ms = self.now_ms + max(0, ask.budget_ms - margin)
+        self.asks[ask.request] = ask
+        self._dues.set(ask.request, ask.due_ms)
         return ask
 
+    def close(self, ask: Ask, *, granted: bool = False) -> None:
+        """The ask has its answer, or its asker is gone. What a registration brought goes with it unless `granted`."""
+        del self.asks[ask.request]
+        self._dues.drop(ask.request)
+        if ask.offer is not None and not granted:
+            self.let_go(ask.offer.source)
+
     def next_due_ms(self) -> int | None:
-        while self._dues and self._dues[0][1] not in self.asks:
-            heapq.heappop(self._dues)
-        asks_due_ms = self._dues[0][0] if self._dues else None
-        return min((due for due in (asks_due_ms, self.evict_due_ms) if due is not None), default=None)
+        dues = (self._dues.next_ms(), self.lease_dues.next_ms(), self.evict_due_ms)
+        return min((due for due in dues if due is not None), default=None)
+
+    def late_asks(self) -> list[Ask]:
+        return [self.asks[request] for request in self._dues.over(self.now_ms)]
 
     def left_ms(self, ask: Ask | None) -> int:
         return max(1, ask.due_ms - self.now_ms) if ask is not None else 1
@@ -161,12 +187,18 @@ class Shelf:
     def do(self, effect: Effect) -> None:
         self.effects.append(effect)
 
-    def reply(self, ask: Ask | None, answer: PutDone | PutExists | Deleted | TensorCastError) -> None:
+    def reply(self, ask: Ask | None, answer: Answer | TensorCastError) -> None:
         """Ends the ask; nothing when it has ended before (answered, expired, or its asker hung up)."""
         if ask is None or self.asks.get(ask.request) is not ask:
             return
-        del self.asks[ask.request]
+        self.close(ask, granted=isinstance(answer, Leased))
         self.do(Reply(ask.request, answer.record() if isinstance(answer, TensorCastError) else answer))
+
+    def let_go(self, source: int) -> None:
+        """Once for each kept source, whoever says it first."""
+        if self.kept.pop(source, None) is not None:
+            self.lease_dues.drop(source)
+            self.do(LetGo(source))
 
     def is_open(self, ask: Ask | None) -> bool:
         return ask is not None and self.asks.get(ask.request) is ask
@@ -199,11 +231,16 @@ class Shelf:
         """Forgets the run and frees what it still owns."""
         run = entry.run
         assert run is not None
-        owned = run.segments if run.manifest_segment is None else (*run.segments, run.manifest_segment)
+        owned = run.segments or run.borrowed
+        owned = owned if run.manifest_segment is None else (*owned, run.manifest_segment)
         if owned:
             self.do(Free(owned))
         if run.kind != "evict":
             self.do(Forget(run.ticket))
+        if run.kind == "view":
+            self.views[run.base].remove(entry.art_id)
+            if not self.views[run.base]:
+                del self.views[run.base]
         del self.runs[run.ticket]
         entry.run = None
 

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from tensorcast_bus.errors import CapacityExceeded, NoReplica, NotFound, TensorCastError, Timeout, Unavailable
+from tensorcast_bus.errors import (
+    AlreadyExists,
+    CapacityExceeded,
+    Conflict,
+    DeviceUnavailable,
+    NoReplica,
+    NotFound,
+    TensorCastError,
+    Timeout,
+    Unavailable,
+)
 from tensorcast_bus.messages import ReplicaRow
+from tensorcast_services.storage.core import disk_trust
 from tensorcast_services.storage.core.events import RoomRefused
-from tensorcast_services.storage.core.shelf import Ask, Entry
+from tensorcast_services.storage.core.shelf import Ask, Shelf
 
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 
-def size(nbytes: int) -> str:
+def _size(nbytes: int) -> str:
     amount = float(nbytes)
     for unit in _UNITS:
         if amount < 1024 or unit == _UNITS[-1]:
@@ -51,17 +62,17 @@ def no_answer(ask: Ask, trouble: TensorCastError) -> TensorCastError:
     )
 
 
-def no_room(
-    ask_verb: str, art_id: str, *, process: str, need: int, pool: RoomRefused, kept: Mapping[str, str]
-) -> CapacityExceeded:
+def no_room(ask_verb: str, art_id: str, *, shelf: Shelf, need: int, pool: RoomRefused) -> CapacityExceeded:
     pinned = sum(use.nbytes for use in pool.uses if use.pins)
     fixed = sum(use.nbytes for use in pool.uses if not use.pins)
+    kept = shelf.passed_over
     passed = f" ({len(kept)} tried, the last: {list(kept.values())[-1]})" if kept else ""
+    disk = f"; {why}" if (why := disk_trust.why_not(shelf)) else ""
     return CapacityExceeded(
-        f"{ask_verb} of {art_id!r} needs {size(need)}, and the pool of {process} has {size(pool.free_bytes)} free of "
-        f"{size(pool.capacity_bytes)} (longest free run {size(pool.longest_run_bytes)}); {size(pinned)} are mapped by "
-        f"readers and {size(fixed)} cannot be evicted{passed}: release tensors, delete artifacts, or raise "
-        f"storage.host_bytes_max ({pool.why})",
+        f"{ask_verb} of {art_id!r} needs {_size(need)}, and the pool of {shelf.process} has {_size(pool.free_bytes)} "
+        f"free of {_size(pool.capacity_bytes)} (longest free run {_size(pool.longest_run_bytes)}); {_size(pinned)} are "
+        f"mapped by readers and {_size(fixed)} cannot be evicted{passed}{disk}: release tensors, delete "
+        f"artifacts, or raise storage.host_bytes_max ({pool.why})",
         art_id=art_id,
         need_bytes=need,
         free_bytes=pool.free_bytes,
@@ -75,6 +86,24 @@ def unknown_id(art_id: str) -> NotFound:
     return NotFound(
         f"there is no artifact {art_id!r}: it was never put, or it was deleted; `tensorcast ls` shows what there is",
         art_id=art_id,
+    )
+
+
+def no_disk(verb: str, art_id: str, *, process: str) -> DeviceUnavailable:
+    return DeviceUnavailable(
+        f"a durable {verb} of {art_id!r} needs a disk, and {process} has none: its disk folder lies in memory or "
+        "cannot be written; set storage.disk_path to a folder on a disk",
+        art_id=art_id,
+        process=process,
+    )
+
+
+def is_alias(ask: Ask, *, target: str) -> Conflict:
+    kind = Conflict if ask.verb == "durable" else AlreadyExists
+    return kind(
+        f"{ask.art_id!r} is an alias of {target!r} and no artifact: name {target!r} itself, or take another id",
+        art_id=ask.art_id,
+        target=target,
     )
 
 
@@ -98,14 +127,3 @@ def lost_replica(art_id: str, rows: Sequence[ReplicaRow], *, node: str) -> NoRep
 
 def _moment(epoch_ms: int) -> str:
     return datetime.fromtimestamp(epoch_ms / 1000, UTC).isoformat(timespec="seconds")
-
-
-def stopped_waiting(entry: Entry, ask: Ask) -> str:
-    """Where an ask stands, for the text of its Timeout."""
-    if ask.verb != "delete" and any(ask is waiter for waiter in entry.waiting):
-        if ask.verb == "put":
-            return f"waiting for another run of the id, which is {entry.phase.value}"
-        return entry.phase.value
-    if entry.run is not None and entry.run.ask is ask:
-        return entry.phase.value
-    return "asking the global store about the id"

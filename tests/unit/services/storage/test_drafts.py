@@ -20,22 +20,23 @@ from tensorcast_bus.manifest import (
     with_digests,
 )
 from tensorcast_bus.notes import PutDraft
-from tensorcast_services.storage.drafts import Draft, check_sources, read_draft, room_bytes
+from tensorcast_services.storage.draft_rows import is_hex
+from tensorcast_services.storage.drafts import Draft, check_sources, decode_note, read_draft, room_bytes
 from tensorcast_services.storage.load_plan import plan_load
 
 GOOD = TensorRow("t", "F32", (2, 2), 0, 0, 16)
 FILE = SourceFile("/data/m.safetensors", 1, 2, 16, 3)
 
 
-def check(manifest: Manifest, *, source: str = "vm_read", body: bytes | None = None, durable: bool = False) -> Draft:
-    return read_draft(
-        body if body is not None else msgspec.msgpack.encode(PutDraft(manifest, durable)),
+def check(manifest: Manifest, *, source: str = "vm_read", body: bytes | None = None, **of_put: object) -> Draft:
+    note = decode_note(
+        body if body is not None else msgspec.msgpack.encode(PutDraft(manifest, **of_put)),  # type: ignore[arg-type]
         art_id="x",
-        segment_bytes=[segment.nbytes for segment in manifest.segments],
-        source=source,
-        tensors_max=3,
         draft_bytes_max=100_000,
     )
+    assert isinstance(note, PutDraft)
+    sizes = [segment.nbytes for segment in manifest.segments if not segment.key]
+    return read_draft(note, art_id="x", segment_bytes=sizes, source=source, tensors_max=3)
 
 
 def manifest(*rows: TensorRow, segments: tuple[SegmentRow, ...] = (SegmentRow(16),), art_id: str = "x") -> Manifest:
@@ -44,9 +45,16 @@ def manifest(*rows: TensorRow, segments: tuple[SegmentRow, ...] = (SegmentRow(16
 
 def test_a_good_draft_foretells_the_exact_size_of_its_manifest() -> None:
     m = manifest(GOOD, TensorRow("u", "U8", (3,), 0, 13, 3))
-    draft = check(m)
-    assert draft.manifest_bytes == len(encode_manifest(with_digests(m, [b"d" * 16, b"e" * 16])))
+    draft = check(m, durable=True)
+    assert draft.durable and draft.borrowed == ()
+    assert draft.manifest_bytes == len(encode_manifest(with_digests(draft.manifest, [b"d" * 16, b"e" * 16])))
     assert not draft.from_files and draft.need_bytes == 16 + draft.manifest_bytes
+
+
+def test_every_segment_that_a_put_brings_gets_a_key_of_its_own() -> None:
+    pair = manifest(GOOD, segments=(SegmentRow(16), SegmentRow(8)))
+    keys = [row.key for draft in (check(pair), check(pair)) for row in draft.manifest.segments]
+    assert len(set(keys)) == 4 and all(is_hex(key) for key in keys)
 
 
 @pytest.mark.parametrize(
@@ -83,8 +91,8 @@ def test_names_are_unique_and_counts_and_sizes_bounded() -> None:
         check(manifest(GOOD), body=b"x" * 100_001)
     with pytest.raises(Invalid, match="names 'y'"):
         check(manifest(GOOD, art_id="y"))
-    with pytest.raises(Invalid, match="disk tier"):
-        check(manifest(GOOD), durable=True)
+    with pytest.raises(Invalid, match="calls itself a view"):
+        check(msgspec.structs.replace(manifest(GOOD), view=True))
     with pytest.raises(Invalid, match="out of bounds"):
         check(manifest(segments=(SegmentRow(2**61),)))
 

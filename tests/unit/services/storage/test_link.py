@@ -6,14 +6,14 @@ import msgspec
 
 from tensorcast_bus.errors import AlreadyExists, NotFound, Unavailable
 from tensorcast_bus.loopback import LoopbackHub
-from tensorcast_bus.messages import Commit, Committed, Delete, Resolve
+from tensorcast_bus.messages import Commit, Committed, Delete, DeletedRow, EndLease, Resolve
 from tensorcast_bus.serving import Caller
 from tensorcast_bus.subjects import Subjects
 from tensorcast_services.storage.core import effects as fx
 from tensorcast_services.storage.core import events as ev
 from tensorcast_services.storage.link import Link
 
-CALL = fx.CallCommit(1 << 33, 1 << 33, "x", "aa", 4, 1, in_file=True, budget_ms=2_000)
+CALL = fx.CallCommit(1 << 33, 1 << 33, "x", "aa", 4, 1, ("host", "file"), budget_ms=2_000, ownership="lease")
 
 
 class Desk:
@@ -34,7 +34,9 @@ class Desk:
 async def link_to(desk: Desk | None) -> Link:
     hub = LoopbackHub()
     if desk is not None:
-        await hub.bus("global_store").serve(Subjects.global_store_all(), Commit | Delete | Resolve, desk.answer)
+        await hub.bus("global_store").serve(
+            Subjects.global_store_all(), Commit | Delete | EndLease | Resolve, desk.answer
+        )
     return Link(hub.bus("storage-a"), node="a", process="storage-a", incarnation=7)
 
 
@@ -45,6 +47,7 @@ async def test_a_commit_is_repeated_under_one_id_until_it_is_answered() -> None:
     assert len(desk.asked) == 3 and len({idem for _, idem in desk.asked}) == 1
     body = desk.asked[0][0]
     assert isinstance(body, Commit) and body.tiers == ("host", "file") and body.incarnation == 7
+    assert body.ownership == "lease"
 
 
 async def test_a_refusal_is_final_and_not_repeated() -> None:
@@ -63,6 +66,12 @@ async def test_no_answer_and_a_crash_of_the_peer_leave_the_commit_unknown() -> N
 async def test_a_drop_that_cannot_be_asked_is_not_granted() -> None:
     answer = await (await link_to(None)).drop(fx.CallDrop(3, "x", 100))
     assert not answer.granted and answer.why
+
+
+async def test_the_end_of_a_lease_names_the_process_that_held_it() -> None:
+    desk = Desk(Unavailable("busy"), DeletedRow("x", 9))
+    assert await (await link_to(desk)).end_lease("x", "aa", budget_ms=2_000) == DeletedRow("x", 9)
+    assert desk.asked[-1][0] == EndLease("x", "aa", "a", "storage-a", 7)
 
 
 async def test_what_does_not_exist_is_said_at_once() -> None:

@@ -35,7 +35,7 @@ def test_a_changed_file_is_told_to_every_waiter_and_is_no_replica_any_more() -> 
     upto(world, fx.StartLoad)
     world.files["/p"] = "blue"
     world.settle()
-    assert {code(world.answers[reader]) for reader in readers} == {"Unavailable"}
+    assert {code(world.answers[reader]) for reader in readers} == {"BadCheckpoint"}
     assert ("x", "file") not in world.claims and "x" not in world.sidecars
     late = world.attach("x")
     world.settle()
@@ -71,7 +71,7 @@ def test_a_load_that_only_waits_ends_with_its_last_waiter(kind: type) -> None:
     upto(world, kind)
     world.hang_up(reader)
     world.settle()
-    assert world.core.describe("x")[0] == "on_file"
+    assert world.core.describe("x").state == "away"
     world.check_quiet()
 
 

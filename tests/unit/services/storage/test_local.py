@@ -8,6 +8,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import pytest
@@ -16,22 +17,33 @@ from tensorcast_bus.errors import ErrorRecord
 from tensorcast_bus.manifest import MANIFEST_VERSION, Manifest, SegmentRow, TensorRow
 from tensorcast_bus.notes import PutDraft
 from tensorcast_native import Client, FillDone, LocalServer, LocalStatus, Pool, Request, tensor_digest
+from tensorcast_services.storage.compaction import Compactor
 from tensorcast_services.storage.core.events import Event, Filled, RoomGiven, RunFailed, Withdrawn
-from tensorcast_services.storage.drafts import read_draft
-from tensorcast_services.storage.jobs import Jobs, LoadJob, PutJob
+from tensorcast_services.storage.drafts import decode_note, read_draft
+from tensorcast_services.storage.floor import Floor as StorageFloor
+from tensorcast_services.storage.jobs import Job, Jobs, PutJob
+from tensorcast_services.storage.kept import KeptSources
 from tensorcast_services.storage.local import Local
+from tensorcast_services.storage.residents import Resident, Residents
+from tensorcast_services.storage.settings import StorageSettings
+from tensorcast_services.storage.workroom import Workroom
 from tests.support.slack import SLACK_S
 
 NBYTES = 4096
+T = TypeVar("T")
 
 
 class BrokenJobs(Jobs):
     broken = False
 
-    def find(self, ticket: int) -> PutJob | LoadJob | None:
+    def find(self, ticket: int) -> Job | None:
         if self.broken:
             raise MemoryError("no room for this")
         return super().find(ticket)
+
+
+async def compute(work: Callable[[], T], /) -> T:
+    return work()
 
 
 class Floor:
@@ -41,15 +53,12 @@ class Floor:
         self.pool = Pool(capacity_bytes=8 << 20, prefault_ahead_bytes=0, memory_reserve_bytes=0)
         self.server = LocalServer(self.pool, str(folder / "s.sock"), greeting=b"hello")
         self.path = str(folder / "s.sock")
-        self.jobs, self.posted, self.taken = BrokenJobs(), list[Event](), list[str]()
-        self.local = Local(
-            self.pool,
-            self.server,
-            self.jobs,
-            post=self.posted.append,
-            on_request=self.take,
-            load_ms_max=10_000,
-        )
+        self.jobs, self.posted, self.taken = BrokenJobs(self.pool), list[Event](), list[str]()
+        self.residents = Residents()
+        compactor = Compactor(self.pool, self.server, self.residents, compute=compute, load_ms_max=10_000)
+        parts = (self.pool, self.server, self.jobs, KeptSources(), self.residents, Workroom(file_threads=1))
+        on = StorageFloor(*parts, StorageSettings(load_ms_max=10_000), self.posted.append)
+        self.local = Local(on, compactor, on_request=self.take)
         self.answers: list[object] = []
         self.threads: list[threading.Thread] = []
 
@@ -95,14 +104,9 @@ class Floor:
         self._beside(ask)
         (request,) = self.events(1)
         assert isinstance(request, Request)
-        draft = read_draft(
-            request.body,
-            art_id="x",
-            segment_bytes=request.segment_bytes,
-            source=request.source,
-            tensors_max=1,
-            draft_bytes_max=10_000,
-        )
+        note = decode_note(request.body, art_id="x", draft_bytes_max=10_000)
+        assert isinstance(note, PutDraft)
+        draft = read_draft(note, art_id="x", segment_bytes=request.segment_bytes, source=request.source, tensors_max=1)
         self.jobs.add(request.id, PutJob("x", draft, request.source))
         return request, content
 
@@ -192,7 +196,9 @@ def test_what_is_mapped_is_not_withdrawn_and_an_attach_of_what_is_gone_is_answer
     manifest, segment = floor.pool.reserve(16), floor.pool.reserve(1 << 20)
     for one in (manifest, segment):
         floor.pool.seal(one)
+    floor.local.sealed(Resident("x", "aa", manifest, 16, (segment,), ("ab" * 16,)))
     floor.local.publish("x", manifest, (segment,))
+    assert floor.residents.segment_of("ab" * 16) == segment
     floor.local.free((manifest, segment))
     held = Client(floor.path, deadline_ms=5_000).attach("x", deadline_ms=5_000)
     assert not isinstance(held, tuple)
@@ -205,6 +211,7 @@ def test_what_is_mapped_is_not_withdrawn_and_an_attach_of_what_is_gone_is_answer
             break
         select.select([], [], [], 0.01)  # until the server has seen the unmap
     assert floor.posted[0] == Withdrawn(1, done=False) and floor.posted[-1] == Withdrawn(2, done=True)
+    assert floor.residents.find("x") is None
     floor.attach("x")
     (request,) = floor.events(1)
     floor.local.attach_now(request.id)

@@ -13,8 +13,8 @@ from tensorcast_bus.loopback import LoopbackHub
 from tensorcast_bus.messages import ArtifactEvent, Dropped, DropReplica, Report, Reported
 from tensorcast_bus.serving import Caller
 from tensorcast_bus.subjects import Subjects
-from tensorcast_services.storage.core.artifacts import Claim
 from tensorcast_services.storage.core.events import ReportEnded
+from tensorcast_services.storage.core.holdings import Claim
 from tensorcast_services.storage.link import Link
 from tensorcast_services.storage.reports import Reporter
 from tests.support.slack import SLACK_S
@@ -27,7 +27,7 @@ class Desk:
         self.told: list[Report | DropReplica] = []
         self.incarnation = 1
         self.refused: tuple[str, ...] = ()
-        self.claims: list[Claim] = [("x", 1, "aa", "host", 4, 1)]
+        self.claims: list[Claim] = [Claim("x", 1, "aa", "host", 4, 1)]
         self.ended: list[ReportEnded] = []
         self.on_report: Callable[[], None] = lambda: None
         self.stale = False
@@ -90,7 +90,7 @@ async def desk() -> AsyncIterator[tuple[Desk, Reporter]]:
 
 async def test_a_full_report_comes_in_parts_that_fit_a_message(desk: tuple[Desk, Reporter]) -> None:
     found, reporter = desk
-    found.claims = [(f"a{i}", i, "aa", "host", 4, 1) for i in range(1201)]
+    found.claims = [Claim(f"a{i}", i, "aa", "host", 4, 1) for i in range(1201)]
     found.refused = ("a3",)
     reporter.full("test")
     parts = [part for part in await found.until(3) if isinstance(part, Report)]
@@ -114,10 +114,10 @@ async def test_an_empty_storage_reports_too(desk: tuple[Desk, Reporter]) -> None
 
 async def test_what_changed_during_a_report_is_told_after_it(desk: tuple[Desk, Reporter]) -> None:
     found, reporter = desk
-    found.claims = [("x", 1, "aa", "host", 4, 1), ("x", 1, "aa", "file", 4, 1)]
+    found.claims = [Claim("x", 1, "aa", "host", 4, 1), Claim("x", 1, "aa", "file", 4, 1)]
 
     def meanwhile() -> None:
-        found.claims = [("x", 1, "aa", "file", 4, 1), ("new", 2, "bb", "host", 4, 1)]
+        found.claims = [Claim("x", 1, "aa", "file", 4, 1), Claim("new", 2, "bb", "host", 4, 1)]
         found.on_report = lambda: None
 
     found.on_report = meanwhile
@@ -133,7 +133,7 @@ async def test_changes_that_could_not_be_told_after_a_report_make_another_one_du
     found, reporter = desk
 
     def meanwhile() -> None:
-        found.claims = [("new", 2, "bb", "host", 4, 1)]
+        found.claims = [Claim("new", 2, "bb", "host", 4, 1)]
 
     found.on_report, found.trouble = meanwhile, [2]
     reporter.full("test")
@@ -201,10 +201,10 @@ async def test_a_single_fact_that_meets_a_new_global_store_leads_to_a_full_repor
 
 async def test_a_lost_file_is_told_unless_it_is_a_replica_again(desk: tuple[Desk, Reporter]) -> None:
     found, reporter = desk
-    reporter.lost("x")
+    reporter.lost("x", "file")
     assert (await found.until(1))[0] == DropReplica("x", "file", "a", "storage-a", 7)
-    found.claims = [("x", 2, "aa", "file", 4, 1)]
-    reporter.lost("x")
+    found.claims = [Claim("x", 2, "aa", "file", 4, 1)]
+    reporter.lost("x", "file")
     reporter.held("x")
     assert isinstance((await found.until(2))[1], Report)
 

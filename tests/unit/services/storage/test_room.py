@@ -24,7 +24,7 @@ def test_the_artifact_attached_longest_ago_goes_first() -> None:
     world.put("w", "red", path="/p")
     world.settle()
     assert sorted(world.published) == ["w", "y", "z"]
-    assert world.core.describe("x")[0] == "on_file" and world.core.figures()["evictions"] == 1
+    assert world.core.describe("x").state == "away" and world.core.figures()["evictions"] == 1
     world.check_quiet()
 
 

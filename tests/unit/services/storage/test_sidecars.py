@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tensorcast_bus.errors import BadCheckpoint, NoReplica
@@ -29,6 +30,24 @@ def written(folder: Path, *art_ids: str) -> Sidecars:
     for art_id in art_ids:
         found.write(summary_of(art_id), encode_manifest(manifest_of(art_id)))
     return found
+
+
+class OldSummary(msgspec.Struct, frozen=True, array_like=True):
+    """As it was before storages had disks of their own."""
+
+    art_id: str
+    digest: str
+    nbytes: int
+    tensors: int
+    files: tuple[Identity, ...]
+
+
+def test_sidecars_from_before_there_was_a_disk_tier_are_read(tmp_path: Path) -> None:
+    sidecars = Sidecars(tmp_path)
+    old = OldSummary("x", "ab" * 16, 4, 1, summary_of("x").files)
+    sidecars.write(old, encode_manifest(manifest_of("x")))  # type: ignore[arg-type]
+    assert sidecars.read("x")[0] == summary_of("x") == next(sidecars.scan(lambda _: None))
+    assert summary_of("x").disk == ()
 
 
 def test_what_was_written_is_read_and_found_by_a_scan(tmp_path: Path) -> None:
@@ -57,11 +76,11 @@ def test_a_scan_skips_torn_and_foreign_files_and_clears_interrupted_writes(tmp_p
     sidecars = written(tmp_path, "x", "y")
     os.replace(sidecars.path("y"), sidecars.path("z"))
     sidecars.path("w").write_bytes(b"TCSIDE01 and then nothing")
-    (tmp_path / "half.part").write_bytes(b"...")
+    (tmp_path / f"{0:032x}.part").write_bytes(b"...")
     (tmp_path / "notes.txt").write_text("not ours")
     skipped: list[str] = []
     assert [s.art_id for s in sidecars.scan(skipped.append)] == ["x"]
-    assert len(skipped) == 2 and not (tmp_path / "half.part").exists() and (tmp_path / "notes.txt").exists()
+    assert len(skipped) == 2 and not (tmp_path / f"{0:032x}.part").exists() and (tmp_path / "notes.txt").exists()
 
 
 def test_a_write_replaces_and_a_removal_may_be_repeated(tmp_path: Path) -> None:

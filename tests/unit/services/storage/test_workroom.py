@@ -11,15 +11,27 @@ from pathlib import Path
 import pytest
 
 from tensorcast_bus.errors import Unavailable
-from tensorcast_bus.manifest import MANIFEST_VERSION, Manifest, SegmentRow, SourceFile, TensorRow, encode_manifest
-from tensorcast_native import Pool
-from tensorcast_services.storage import file_threads, sources, workroom
-from tensorcast_services.storage.core.events import Event, FilesChecked, FilesOpened, Identity
+from tensorcast_bus.manifest import (
+    MANIFEST_VERSION,
+    Manifest,
+    SegmentRow,
+    SourceFile,
+    TensorRow,
+    decode_manifest,
+    encode_manifest,
+)
+from tensorcast_native import LocalServer, Pool
+from tensorcast_services.storage import file_threads, origins, sources
+from tensorcast_services.storage.core.artifacts import Artifacts
+from tensorcast_services.storage.core.effects import OpenFiles
+from tensorcast_services.storage.core.events import Event, FilesChecked, FilesOpened, Identity, Restored
 from tensorcast_services.storage.file_threads import FileThreads
-from tensorcast_services.storage.jobs import Jobs
+from tensorcast_services.storage.jobs import LoadJob
+from tensorcast_services.storage.places import Places
+from tensorcast_services.storage.rooms import Rooms
+from tensorcast_services.storage.settings import StorageSettings
 from tensorcast_services.storage.sidecars import Sidecars, Summary
 from tensorcast_services.storage.sources import Look
-from tensorcast_services.storage.workroom import Workroom
 from tests.support.slack import SLACK_S
 
 DEAD_DEVICE = 1 << 20
@@ -64,9 +76,17 @@ def keep(sidecars: Sidecars, art_id: str, file: Identity) -> None:
 class Room:
     def __init__(self, folder: Path) -> None:
         self.events: asyncio.Queue[Event] = asyncio.Queue()
-        self.sidecars, self.jobs = Sidecars(folder / "sidecars"), Jobs()
+        self.sidecars = Sidecars(folder / "sidecars")
         self.pool = Pool(capacity_bytes=4 << 20, prefault_ahead_bytes=0, memory_reserve_bytes=0)
-        self.work = Workroom(self.pool, self.sidecars, self.jobs, post=self.events.put_nowait, file_threads=1)
+        self.server = LocalServer(self.pool, str(folder / "s.sock"), greeting=b"hello")
+        self.rooms = Rooms(
+            Artifacts(process="storage-a", node="a", incarnation=7),
+            self.pool,
+            self.server,
+            Places(self.sidecars, None, ()),
+            StorageSettings(file_threads=1),
+            post=self.events.put_nowait,
+        )
         self.file = folder / "m.bin"
         self.file.write_bytes(bytes(8))
 
@@ -81,8 +101,9 @@ async def a_room(folder: Path) -> AsyncIterator[Room]:
     try:
         yield room
     finally:
-        await room.work.stop()
-        room.jobs.clear()
+        await room.rooms.work.stop()
+        room.rooms.jobs.clear()
+        room.server.stop()
         room.pool.stop()
 
 
@@ -91,32 +112,39 @@ async def test_looks_and_loads_go_on_beside_a_dead_file_system(tmp_path: Path, d
         keep(room.sidecars, "good", identity(room.file))
         keep(room.sidecars, "dead", DEAD)
         for ticket in range(8):
-            room.work.check_files(ticket, (DEAD,))
-            room.work.open_files(100 + ticket, "dead")
-        room.work.check_files(50, (identity(room.file),))
+            room.rooms.origins.check_files(ticket, (DEAD,))
+            room.rooms.opening.open_files(OpenFiles(100 + ticket, "dead"))
+        room.rooms.origins.check_files(50, (identity(room.file),))
         assert await room.next() == FilesChecked(50)
-        room.work.open_files(51, "good")
+        room.rooms.opening.open_files(OpenFiles(51, "good"))
         opened = await room.next()
         assert isinstance(opened, FilesOpened) and opened.ticket == 51
+        job = room.rooms.jobs.find(51)
+        assert isinstance(job, LoadJob) and len(job.manifest.segments[0].key) == 32, (
+            "an old sidecar's segments get names"
+        )
+        assert decode_manifest(job.blob) == job.manifest
 
 
 async def test_a_start_waits_for_a_dead_file_system_no_longer_than_it_must(
     tmp_path: Path, dead: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workroom, "SCAN_LOOKS_S_MAX", 0.2)
+    monkeypatch.setattr(origins, "SCAN_LOOKS_S_MAX", 0.2)
     async with a_room(tmp_path) as room:
         keep(room.sidecars, "good", identity(room.file))
         keep(room.sidecars, "gone", (str(tmp_path / "gone"), 7, 2, 8, 3))
         keep(room.sidecars, "dead", DEAD)
         async with asyncio.timeout(SLACK_S):
-            found = {summary.art_id: now for summary, now in await room.work.scan()}
-        assert found["good"] == Look() and found["gone"].changed and found["gone"].sure
-        assert found["dead"].changed and not found["dead"].sure
+            found = await room.rooms.origins.scan()
+        # What did not answer may be there; what is gone for sure is no replica, and its sidecar goes.
+        assert {one.art_id for one in found} == {"good", "dead"} and all(isinstance(one, Restored) for one in found)
+        await asyncio.gather(*(task for task in asyncio.all_tasks() if task is not asyncio.current_task()))
+        assert not room.sidecars.has("gone") and room.sidecars.has("dead")
 
 
 async def test_a_look_that_fails_is_answered_as_one_that_nobody_could_take(tmp_path: Path) -> None:
     async with a_room(tmp_path) as room:
-        room.work.check_files(1, (("/with\0nul", 1, 2, 3, 4),))
+        room.rooms.origins.check_files(1, (("/with\0nul", 1, 2, 3, 4),))
         answer = await room.next()
         assert isinstance(answer, FilesChecked) and answer.changed and not answer.sure
 

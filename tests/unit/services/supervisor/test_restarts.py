@@ -38,3 +38,9 @@ def test_a_child_that_was_ready_once_is_started_for_ever() -> None:
     restarts = Restarts()
     restarts.is_ready()
     assert None not in [restarts.died(code=2, lived_ms=10) for _ in range(100)]
+
+
+def test_a_child_whose_place_another_process_has_is_not_started_again() -> None:
+    restarts = Restarts()
+    restarts.is_ready()
+    assert restarts.died(code=3, lived_ms=100_000) is None and restarts.proven
