@@ -18,9 +18,13 @@ if TYPE_CHECKING:
     from tensorcast import errors as errors
     from tensorcast.artifact import Artifact as Artifact
     from tensorcast.aruntime import AsyncArtifact as AsyncArtifact
+    from tensorcast.aruntime import AsyncLease as AsyncLease
     from tensorcast.aruntime import AsyncRuntime as AsyncRuntime
     from tensorcast.aruntime import aconnect as aconnect
+    from tensorcast.leases.lease import Lease as Lease
     from tensorcast.load import load_file as load_file
+    from tensorcast.records import UNSET as UNSET
+    from tensorcast.records import AliasRecord as AliasRecord
     from tensorcast.records import ArtifactRecord as ArtifactRecord
     from tensorcast.records import PutStats as PutStats
     from tensorcast.records import TensorMeta as TensorMeta
@@ -30,26 +34,34 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _ROOMS = {
+    "AliasRecord": "records",
     "Artifact": "artifact",
     "ArtifactRecord": "records",
     "AsyncArtifact": "aruntime",
+    "AsyncLease": "aruntime",
     "AsyncRuntime": "aruntime",
+    "Lease": "leases.lease",
     "PutStats": "records",
     "Runtime": "runtime",
     "TensorMeta": "records",
+    "UNSET": "records",
     "aconnect": "aruntime",
     "connect": "runtime",
     "load_file": "load",
 }
 
 __all__ = [
+    "AliasRecord",
     "Artifact",
     "ArtifactRecord",
     "AsyncArtifact",
+    "AsyncLease",
     "AsyncRuntime",
+    "Lease",
     "PutStats",
     "Runtime",
     "TensorMeta",
+    "UNSET",
     "__version__",
     "aconnect",
     "connect",

@@ -69,16 +69,20 @@ def command_up(name: str) -> str:
 
 
 def _cannot_read(path: str, name: str, settings: SdkSettings, error: OSError) -> NotConnected:
-    try:
-        seen = os.lstat(path)
-        whose = f"it belongs to uid {seen.st_uid} with mode {stat.S_IMODE(seen.st_mode):o}"
-        if stat.S_ISLNK(seen.st_mode):
-            whose = f"it is a link of uid {seen.st_uid}, and links are not followed here"
-    except OSError:
-        whose = "nor can its folder be entered"
+    place = path
+    while not os.path.lexists(place) and os.path.dirname(place) != place:
+        place = os.path.dirname(place)
+    seen = os.lstat(place)
+    if stat.S_ISLNK(seen.st_mode):
+        whose = f"it is a link of uid {seen.st_uid}, and links are not followed here"
+        fix = "remove it if it should not be there"
+    else:
+        whose = f"{place} belongs to uid {seen.st_uid} with mode {stat.S_IMODE(seen.st_mode):04o} (gid {seen.st_gid})"
+        shared = f"{command_up(name)} --set storage.socket_group=GROUP --set storage.socket_mode=0660"
+        fix = f"run as its owner, have the owner share it with a group of yours (`{shared}`)"
     return NotConnected(
-        f"{path} cannot be read: {error.strerror}; {whose}, you are uid {settings.uid}: run as its owner, remove it if "
-        "it should not be there, or choose another --cluster or XDG_RUNTIME_DIR",
+        f"{path} cannot be read: {error.strerror}; {whose}, you are uid {settings.uid}: {fix}, or choose another "
+        "--cluster or XDG_RUNTIME_DIR",
         cluster=name,
     )
 

@@ -12,26 +12,27 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 import msgspec
 
+from tensorcast.answers import answered, decoded, put_answer, refuse
 from tensorcast.deadline import Deadline
 from tensorcast.drafts.draft import Draft
 from tensorcast.shortage import shortage
-from tensorcast_bus.errors import (
-    ErrorRecord,
-    Invalid,
-    LocalProtocolError,
-    NotConnected,
-    ProtocolError,
-    StorageLost,
-    TensorCastError,
-    Unavailable,
-    from_record,
+from tensorcast_bus.errors import Invalid, NotConnected, StorageLost, TensorCastError, Unavailable
+from tensorcast_bus.notes import (
+    AboutManifest,
+    Ask,
+    AskCommitView,
+    Greeting,
+    Leased,
+    LeaseDraft,
+    PutAnswer,
+    PutDraft,
+    Redirect,
 )
-from tensorcast_bus.notes import Ask, Greeting, PutAnswer, PutDone, PutDraft, PutExists
-from tensorcast_native import Attachment, Client, LocalStatus, PeerGone, WaitedTooLong
+from tensorcast_native import Attachment, Client, LocalStatus, PeerGone, Ticket, WaitedTooLong
 
 T = TypeVar("T", bound=msgspec.Struct)
 R = TypeVar("R")
@@ -62,8 +63,16 @@ class StorageLink:
 
     def put(self, draft: Draft, *, durable: bool, deadline: Deadline) -> PutAnswer:
         """Raises what the storage refused with, StorageLost when it went away with the outcome unknown."""
+        note = PutDraft(draft.manifest, durable, base=draft.base, base_digest=draft.base_digest)
+        return put_answer(*self._send(draft, msgspec.msgpack.encode(note), None, deadline), deadline.what)
+
+    def register(self, draft: Draft, note: LeaseDraft, *, ticket: Ticket, deadline: Deadline) -> Leased:
+        """The same, for a registration: memory and files of the draft stay open to the storage until `ticket` ends."""
+        status, got = self._send(draft, msgspec.msgpack.encode(note), ticket, deadline)
+        return answered(status, got, Leased, deadline.what)
+
+    def _send(self, draft: Draft, body: bytes, ticket: Ticket | None, deadline: Deadline) -> tuple[int, bytes]:
         art_id = draft.manifest.art_id
-        body = msgspec.msgpack.encode(PutDraft(draft.manifest, durable))
         for part, nbytes in (("manifest", len(body)), ("plan", len(draft.pieces)), ("file header", len(draft.inline))):
             if nbytes > PART_BYTES_MAX:
                 raise Invalid(
@@ -81,41 +90,52 @@ class StorageLink:
                 rows=draft.rows,
                 inline=draft.inline,
                 files=draft.files,
+                ticket=ticket,
                 deadline_ms=deadline.left_ms("putting"),
             )
 
-        status, answer = self._call(ask, deadline, repeatable=False)
-        if status != LocalStatus.OK:
-            _refuse(status, answer, deadline.what)
-        return _put_answer(answer, deadline.what)
+        return self._call(ask, deadline, repeatable=False)
 
-    def attach(self, art_id: str, *, deadline: Deadline, manifest_only: bool = False) -> Attachment:
-        """Maps of the artifact, or its manifest alone. Raises NotFound, NoReplica, BadCheckpoint, Timeout ..."""
+    def attach(
+        self, art_id: str, *, deadline: Deadline, manifest_only: bool = False, body: bytes = b""
+    ) -> Attachment | Redirect | AboutManifest:
+        """Maps of the artifact, or its manifest alone: mapped, or as the storage tells of it where it is not in the
+        pool; a Redirect for an alias. Raises NotFound, NoReplica, LeaseLost, BadCheckpoint, Timeout ..."""
 
         def ask(client: Client) -> Attachment | tuple[int, bytes]:
             left = deadline.left_ms("attaching")
-            return client.attach(art_id, deadline_ms=left, manifest_only=manifest_only)
+            return client.attach(art_id, deadline_ms=left, manifest_only=manifest_only, body=body)
 
         got = self._call(ask, deadline, repeatable=True)
-        if isinstance(got, tuple):
-            _refuse(*got, deadline.what)
-        return got
+        if not isinstance(got, tuple):
+            return got
+        status, told = got
+        if status == LocalStatus.MOVED:
+            return decoded(told, Redirect, deadline.what)
+        if status != LocalStatus.MANIFEST:
+            refuse(status, told, deadline.what)
+        return decoded(told, AboutManifest, deadline.what)
 
     def ask(self, ask: Ask, *, answer: type[T], deadline: Deadline, repeatable: bool = True) -> T:
         """One question to the storage's Python."""
+        status, got = self._ask(ask, deadline, repeatable=repeatable)
+        return answered(status, got, answer, deadline.what)
+
+    def ask_to_put(self, ask: AskCommitView, *, deadline: Deadline) -> PutAnswer:
+        """A put of what the pool has already. Not repeated, as no put is."""
+        return put_answer(*self._ask(ask, deadline, repeatable=False), deadline.what)
+
+    def _ask(self, ask: Ask, deadline: Deadline, *, repeatable: bool) -> tuple[int, bytes]:
         body = msgspec.msgpack.encode(ask)
-        status, got = self._call(
+        return self._call(
             lambda client: client.call(body, deadline_ms=deadline.left_ms("asking the storage")),
             deadline,
             repeatable=repeatable,
         )
-        if status != LocalStatus.OK:
-            _refuse(status, got, deadline.what)
-        return _decode(got, answer, deadline.what)
 
     def greeting(self, *, deadline: Deadline) -> Greeting:
         """Who answers at the other end; connects if need be."""
-        return _decode(self._client(deadline).greeting, Greeting, deadline.what)
+        return decoded(self._client(deadline).greeting, Greeting, deadline.what)
 
     def close(self) -> None:
         """Later calls raise NotConnected. Maps in use stay. In a child it leaves the parent's socket alone."""
@@ -203,33 +223,3 @@ def _system(error: BaseException, deadline: Deadline) -> Unavailable:
 
 def _closed(deadline: Deadline) -> TensorCastError:
     return NotConnected(f"{deadline.what}: this runtime was closed; make another with tensorcast.connect()")
-
-
-def _decode(blob: bytes, kind: type[T], what: str) -> T:
-    try:
-        return msgspec.msgpack.decode(blob, type=kind)
-    except msgspec.DecodeError as error:
-        raise _not_understood(blob, what, error) from error
-
-
-def _put_answer(blob: bytes, what: str) -> PutAnswer:
-    try:
-        return msgspec.msgpack.decode(blob, type=PutDone | PutExists)
-    except msgspec.DecodeError as error:
-        raise _not_understood(blob, what, error) from error
-
-
-def _not_understood(blob: bytes, what: str, error: Exception) -> LocalProtocolError:
-    return LocalProtocolError(
-        f"{what}: the storage's answer of {len(blob)} bytes is not understood ({error}); install one version of "
-        "tensorcast in caller and cluster"
-    )
-
-
-def _refuse(status: int, body: bytes, what: str) -> NoReturn:
-    if status == LocalStatus.FAILED:
-        raise from_record(_decode(body, ErrorRecord, what))
-    text = body.decode(errors="replace")
-    if status == LocalStatus.VERSION:
-        raise ProtocolError(f"{what}: {text}; install the same version of tensorcast in caller and cluster")
-    raise LocalProtocolError(f"{what}: the storage refused the request with status {status}: {text}; this is a bug")

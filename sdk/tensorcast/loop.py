@@ -22,12 +22,14 @@ STOP_S_MAX = 2.0
 
 
 class LoopThread:
-    """Belongs to the process that made it. `at_stop` is run before the loop ends: what has to be closed in it."""
+    """Belongs to the process that made it. `at_stop` is run before the loop ends: what has to be closed in it;
+    once it is `ending`, nothing new is begun in it."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.loop = _new_loop()
         self.at_stop: set[Callable[[], Coroutine[object, object, None]]] = set()
+        self.ending = False
         self._thread = threading.Thread(target=self._run, name="tensorcast-bus", daemon=True)
         try:
             self._thread.start()
@@ -55,6 +57,7 @@ class LoopThread:
 
     async def _end(self) -> None:
         """Bounded: what refuses to end goes down with its thread, as the process is ending anyway."""
+        self.ending = True
         closing = {asyncio.ensure_future(close()) for close in self.at_stop}
         if closing:
             await asyncio.wait(closing, timeout=STOP_S_MAX / 3)

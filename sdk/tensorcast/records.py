@@ -1,8 +1,9 @@
-"""Frozen records that callers get: metadata of a tensor, figures of a put, an artifact's row in the catalog."""
+"""Frozen records that callers get: metadata of a tensor, figures of a put, rows of the catalog."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import enum
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -41,7 +42,9 @@ class PutStats(msgspec.Struct, frozen=True):
 
 
 class ArtifactRecord(msgspec.Struct, frozen=True):
-    """An artifact in the catalog. `nbytes` in bytes, `created_ms` since the epoch, `places` as "node:tier"."""
+    """An artifact in the catalog. `nbytes` in bytes, `created_ms` since the epoch, `places` as "node:tier", `ownership`
+    "system", or "lease" for what its registering process owns. `digest` begins with "pending:" until registered files
+    were read once."""
 
     art_id: str
     digest: str
@@ -49,3 +52,26 @@ class ArtifactRecord(msgspec.Struct, frozen=True):
     tensors: int
     created_ms: int
     places: tuple[str, ...]
+    ownership: str = "system"
+
+
+class AliasRecord(msgspec.Struct, frozen=True):
+    """A movable name as it was set at `set_ms` (since the epoch), pointing at `art_id`. `revision` is of the whole
+    catalog and only grows: two records with one revision are one setting, however often the name came back to an id."""
+
+    name: str
+    art_id: str
+    revision: int
+    set_ms: int
+
+
+class Unset(enum.Enum):
+    """The type of UNSET, which says that nothing was said: None means something of its own."""
+
+    UNSET = "UNSET"
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+UNSET: Final = Unset.UNSET

@@ -20,15 +20,18 @@ import msgspec
 from tensorcast.deadline import Deadline
 from tensorcast.loop import shared_loop
 from tensorcast.shortage import shortage
-from tensorcast_bus.bus import Bus
-from tensorcast_bus.errors import NotConnected
-from tensorcast_bus.messages import GatewayRequest
+from tensorcast_bus.bus import Bus, Subscription
+from tensorcast_bus.errors import NotConnected, TensorCastError, Unavailable
+from tensorcast_bus.messages import ArtifactEvent, GatewayRequest
 from tensorcast_bus.nats.client import connect_bus
 from tensorcast_bus.subjects import Subjects
 
 T = TypeVar("T", bound=msgspec.Struct)
 R = TypeVar("R")
 CLOSE_S_MAX = 2.0
+READ_MS_MAX = 2_000
+READ_AGAIN_S = 2.0
+WATCHING = "waiting for it to change"
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -65,6 +68,21 @@ class GatewayLink:
         """Blocks the caller's thread. Raises the gateway's error, Timeout, Unavailable or NotConnected."""
         return self._wait(self._ask(request, answer, deadline), deadline, "asking a gateway")
 
+    def watch(
+        self,
+        subject: str,
+        request: GatewayRequest,
+        *,
+        answer: type[T],
+        wanted: Callable[[T], bool],
+        absent: type[TensorCastError],
+        deadline: Deadline,
+    ) -> T:
+        """Asks until the answer is `wanted`: after every event at `subject`, and every READ_AGAIN_S in any case, since
+        events may be lost. `absent` is the error that means: not yet. Raises the other errors of the gateway, Timeout,
+        and NotConnected once the runtime was closed."""
+        return self._wait(self._watch(subject, request, answer, wanted, absent, deadline), deadline, WATCHING)
+
     def _wait(self, work: Coroutine[object, object, R], deadline: Deadline, phase: str) -> R:
         try:
             asked = shared_loop().submit(work)
@@ -75,11 +93,12 @@ class GatewayLink:
             # The bus keeps the deadline itself; the margin only guards against a loop that was stopped.
             return asked.result(deadline.left_ms(phase) / 1000 + CLOSE_S_MAX)
         except TimeoutError:
-            asked.cancel()
             raise deadline.timeout(phase) from None
         except OSError as error:
             raise shortage(error, deadline.what) or error from error
         finally:
+            # Whoever was interrupted (Ctrl-C) does not wait for it any more either; harmless where it has ended.
+            asked.cancel()
             # An error holds this frame, and `asked` the error: such a ring keeps the callers' tensors mapped until
             # the cyclic collector runs.
             del asked
@@ -101,14 +120,42 @@ class GatewayLink:
 
     async def _ask(self, request: GatewayRequest, answer: type[T], deadline: Deadline) -> T:
         bus = await self._open(deadline)
-        tag = str(request.__struct_config__.tag)
-        return await bus.request(
-            Subjects.gateway(bus.name, tag),
-            request,
-            answer=answer,
-            budget_ms=deadline.left_ms("asking a gateway"),
-            idem=secrets.token_hex(8),
-        )
+        return await _request(bus, request, answer, deadline.left_ms("asking a gateway"))
+
+    async def _watch(
+        self,
+        subject: str,
+        request: GatewayRequest,
+        answer: type[T],
+        wanted: Callable[[T], bool],
+        absent: type[TensorCastError],
+        deadline: Deadline,
+    ) -> T:
+        woken = asyncio.Event()
+        bus: Bus | None = None
+        heard: Subscription | None = None
+        try:
+            while True:
+                woken.clear()
+                try:
+                    now = await self._open(deadline)
+                    if now is not bus:
+                        # First the events, then the record: what is set in between wakes us.
+                        bus, heard = now, await now.subscribe(subject, ArtifactEvent, lambda *_: woken.set())
+                    left_ms = min(READ_MS_MAX, deadline.left_ms(WATCHING))
+                    found = await _request(bus, request, answer, left_ms)
+                    if wanted(found):
+                        return found
+                except absent:
+                    pass
+                except Unavailable:
+                    # Gateway, server or the whole cluster are away for a moment; the deadline is for that as well.
+                    if self._closed or deadline.over:
+                        raise
+                await _woken(woken, min(READ_AGAIN_S, deadline.left_ms(WATCHING) / 1000))
+        finally:
+            if heard is not None:
+                await heard.unsubscribe()
 
     async def _open(self, deadline: Deadline) -> Bus:
         if self._closed:
@@ -134,11 +181,29 @@ class GatewayLink:
             return line.bus
 
 
+async def _request(bus: Bus, request: GatewayRequest, answer: type[T], budget_ms: int) -> T:
+    tag = str(request.__struct_config__.tag)
+    subject = Subjects.gateway(bus.name, tag)
+    return await bus.request(subject, request, answer=answer, budget_ms=budget_ms, idem=secrets.token_hex(8))
+
+
+async def _woken(event: asyncio.Event, seconds: float) -> None:
+    """Returns when it is set, or later."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        pass
+
+
 def _let_go(line: _Line) -> Future[None] | None:
     """Begins to close; None where nothing is open. In a forked child the connection is the parent's."""
     bus = line.bus
     if bus is None or line.pid != os.getpid():
         return None
     line.bus = None
-    shared_loop().at_stop.discard(bus.close)
-    return shared_loop().submit(bus.close())
+    loop = shared_loop()
+    if loop.ending:
+        return None  # with everything that is open
+    loop.at_stop.discard(bus.close)
+    return loop.submit(bus.close())

@@ -10,14 +10,14 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tensorcast.drafts.memory import image_header
 from tensorcast.shortage import shortage
-from tensorcast.tensors import FIRST_SEGMENT
+from tensorcast.views.gather import dense_steps, flat_bytes, runs_in
+from tensorcast.views.part import FIRST_SEGMENT, Part
 from tensorcast_bus.dtypes import FILE_DTYPES, alignment
 from tensorcast_bus.errors import FormatMismatch, Invalid, Unavailable
-from tensorcast_bus.manifest import Manifest, TensorRow
 from tensorcast_native import Attachment
 
 # What the format's own readers take; a longer header would make a file that only we can open.
@@ -63,25 +63,25 @@ def _kind(mode: int) -> str:
     return "of an unknown kind"
 
 
-def save_file(attachment: Attachment, manifest: Manifest, path: str) -> None:
-    """Raises FormatMismatch and Invalid before anything is written, Unavailable when the disk is full or fails."""
+def save_file(attachment: Attachment | None, parts: Sequence[Part], path: str, *, metadata: dict[str, str]) -> None:
+    """`parts` have passed check_savable(); without an attachment none of them has bytes. Raises FormatMismatch and
+    Invalid before anything is written, Unavailable when the disk is full or fails."""
     path = check_target(path)
-    _check(manifest)
-    rows = sorted(manifest.tensors, key=lambda t: (-alignment(t.dtype), t.name))
-    header = image_header([(t.name, t.dtype, t.shape, t.nbytes) for t in rows], metadata=manifest.metadata)
+    parts = sorted(parts, key=lambda t: (-alignment(t.dtype), t.name))
+    header = image_header([(t.name, t.dtype, t.shape, t.nbytes) for t in parts], metadata=metadata)
     if len(header) - 8 > FILE_HEADER_BYTES_MAX:
         raise FormatMismatch(
-            f"{manifest.art_id!r} needs a header of {len(header)} bytes; readers of safetensors take "
-            f"{FILE_HEADER_BYTES_MAX}; nothing was written: put and save its parts as artifacts of their own"
+            f"{path} would need a header of {len(header)} bytes; readers of safetensors take "
+            f"{FILE_HEADER_BYTES_MAX}; nothing was written: save views of its parts one by one"
         )
     folder, name = os.path.split(path)
-    part = os.path.join(folder, f".{name[:100]}.{os.getpid()}.{secrets.token_hex(4)}.part")
+    unfinished = os.path.join(folder, f".{name[:100]}.{os.getpid()}.{secrets.token_hex(4)}.part")
     try:
-        _write(part, header, attachment, rows)
-        os.replace(part, path)
+        _write(unfinished, header, attachment, parts)
+        os.replace(unfinished, path)
     except BaseException as error:
         try:
-            os.unlink(part)
+            os.unlink(unfinished)
         except OSError:
             pass  # it was never made
         if isinstance(error, OSError):
@@ -96,36 +96,45 @@ def _refused(error: OSError, path: str) -> Invalid | Unavailable:
     return shortage(error, f"writing {path}") or Invalid(f"{text}: check its folder and your rights there", path=path)
 
 
-def _check(manifest: Manifest) -> None:
+def check_savable(parts: Sequence[Part], art_id: str) -> None:
+    """Raises FormatMismatch naming what the format cannot say."""
     problems: list[str] = []
-    at: dict[tuple[int, int], str] = {}
-    for row in manifest.tensors:
-        if row.dtype not in FILE_DTYPES:
-            problems.append(f"{row.name!r} is {row.dtype}, for which the format has no word")
-        if row.nbytes:
-            first = at.setdefault((row.segment, row.offset), row.name)
-            if first != row.name:
-                problems.append(f"{first!r} and {row.name!r} are tied (one tensor under two names)")
+    at: dict[object, str] = {}
+    for part in parts:
+        if part.dtype not in FILE_DTYPES:
+            problems.append(f"{part.name!r} is {part.dtype}, for which the format has no word")
+        if part.nbytes:
+            first = at.setdefault((part.row.segment, part.row.offset) if part.whole else part.tie, part.name)
+            if first != part.name:
+                problems.append(f"{first!r} and {part.name!r} are tied (one tensor under two names)")
     if problems:
         shown = "; ".join(problems[:_NAMES_SHOWN])
         rest = f" and {len(problems) - _NAMES_SHOWN} more" if len(problems) > _NAMES_SHOWN else ""
         raise FormatMismatch(
-            f"{manifest.art_id!r} cannot be a safetensors file: {shown}{rest}; nothing was written: put a dict without "
-            "these (view complex128 as float64, leave out or clone a tied name) and save that",
+            f"{art_id!r} cannot be a safetensors file: {shown}{rest}; nothing was written: save a view() without "
+            "these, or put a dict with complex128 seen as float64 and tied names cloned, and save that",
             problems=problems[:_NAMES_SHOWN],
         )
 
 
-def _write(path: str, header: bytes, attachment: Attachment, rows: Sequence[TensorRow]) -> None:
+def _write(path: str, header: bytes, attachment: Attachment | None, parts: Sequence[Part]) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         _write_all(fd, memoryview(header))
-        for row in rows:
-            if row.nbytes:
-                _write_all(fd, memoryview(attachment.view(row.segment + FIRST_SEGMENT, row.offset, row.nbytes)))
+        for part in parts:
+            if part.nbytes and attachment is not None:
+                for view in _bytes_of(attachment, part):
+                    _write_all(fd, view)
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def _bytes_of(attachment: Attachment, part: Part) -> Iterator[memoryview]:
+    if part.whole:
+        yield memoryview(attachment.view(part.row.segment + FIRST_SEGMENT, part.row.offset, part.nbytes))
+    else:
+        yield from dense_steps(runs_in(flat_bytes(attachment, part.row), part))
 
 
 def _write_all(fd: int, view: memoryview) -> None:

@@ -2,8 +2,9 @@
 
 A dtype that this torch has no word for comes as uint8: of the same shape where an element is one byte, else flat. Its
 name stays in `tensor_meta()`. F4 has its logical shape in the metadata and half the last dimension in torch, which
-counts pairs. Storages are watched by weak references: torch keeps the Python object of a storage while C++ holds it, so
-a dead reference means that the last tensor and view of it is gone.
+counts pairs. A slice is a strided tensor over the map; of a flat form it is gathered, dense. Storages are watched by
+weak references: torch keeps the Python object of a storage while C++ holds it, so a dead reference means that the last
+tensor and view of it is gone.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from tensorcast.deadline import Deadline
-from tensorcast_bus.dtypes import DTYPE_BITS
+from tensorcast.drafts.dense import dense_tensor
+from tensorcast.views.gather import runs_in
+from tensorcast.views.part import FIRST_SEGMENT, Part
+from tensorcast_bus.dtypes import DTYPE_BITS, tensor_bytes
 from tensorcast_bus.errors import DeviceUnavailable, FormatMismatch
 from tensorcast_bus.manifest import TensorRow
 
@@ -46,9 +50,6 @@ TORCH_NAMES: Mapping[str, str] = {
     "U64": "uint64",
     "C128": "complex128",
 }
-
-# An attachment's segment 0 is the manifest; those that the manifest numbers from 0 follow it.
-FIRST_SEGMENT = 1
 
 # DLPack type codes. Types that not every torch takes over DLPack cross as integers of their size and are viewed.
 _INT, _UINT, _FLOAT, _BFLOAT, _COMPLEX, _BOOL = 0, 1, 2, 4, 5, 6
@@ -100,41 +101,41 @@ def check_device(device: str | torch.device) -> torch.device:
 
 
 def tensors_of(
-    attachment: Attachment, rows: Iterable[TensorRow], *, device: torch.device, deadline: Deadline
+    attachment: Attachment | None, parts: Iterable[Part], *, device: torch.device, deadline: Deadline
 ) -> dict[str, torch.Tensor]:
-    """Private, writable tensors over the attachment's bytes. Tied rows share memory, on every device. Raises
-    Timeout."""
+    """Private, writable tensors over the attachment's bytes; None will do for parts without bytes. Tied parts share
+    memory, on every device. Raises Timeout."""
+    rows: dict[tuple[object, ...], torch.Tensor] = {}
     made: dict[tuple[object, ...], torch.Tensor] = {}
     found: dict[str, torch.Tensor] = {}
-    for row in rows:
+    for part in parts:
         deadline.left_ms("making the tensors")
-        place = (row.segment, row.offset, row.nbytes, row.dtype, row.shape)
-        tensor = made.get(place)
+        tensor = made.get(part.tie)
         if tensor is None:
-            tensor = _tensor(attachment, row)
+            tensor = _part(attachment, part, rows, deadline)
             if device.type != "cpu":
                 tensor = tensor.to(device)
-            made[place] = tensor
-        elif row.nbytes:
+            made[part.tie] = tensor
+        elif part.nbytes:
             tensor = tensor.detach()  # another tensor object over the same memory, as a module's state dict has it
         else:
             tensor = tensor.clone()
-        found[row.name] = tensor
+        found[part.name] = tensor
     return found
 
 
-def torch_form(row: TensorRow) -> tuple[torch.dtype, tuple[int, ...]]:
-    """The dtype and shape that the torch tensor of a row has (the rule is at the top of this room)."""
+def torch_form(dtype: str, shape: tuple[int, ...]) -> tuple[torch.dtype, tuple[int, ...]]:
+    """The dtype and shape that a torch tensor of that safetensors dtype and shape has (the rule is at the top of this
+    room)."""
     import torch
 
-    known = torch_dtype(row.dtype)
-    if row.dtype == "F4" and known is not None and row.shape and row.shape[-1] % 2 == 0:
-        return known, (*row.shape[:-1], row.shape[-1] // 2)
-    if DTYPE_BITS[row.dtype] % 8:
-        return torch.uint8, (row.nbytes,)
-    if known is None:
-        return torch.uint8, row.shape if DTYPE_BITS[row.dtype] == 8 else (row.nbytes,)
-    return known, row.shape
+    known = torch_dtype(dtype)
+    if dtype == "F4" and known is not None and shape and shape[-1] % 2 == 0:
+        return known, (*shape[:-1], shape[-1] // 2)
+    bits = DTYPE_BITS[dtype]
+    if bits % 8 or (known is None and bits > 8):
+        return torch.uint8, (tensor_bytes(dtype, shape),)
+    return known or torch.uint8, shape
 
 
 def fill(targets: Mapping[str, torch.Tensor], sources: Mapping[str, torch.Tensor], *, deadline: Deadline) -> None:
@@ -166,18 +167,44 @@ def watch(tensors: Iterable[torch.Tensor]) -> list[weakref.ReferenceType[torch.U
     return list(seen.values())
 
 
-def _tensor(attachment: Attachment, row: TensorRow) -> torch.Tensor:
+def _part(
+    attachment: Attachment | None, part: Part, rows: dict[tuple[object, ...], torch.Tensor], deadline: Deadline
+) -> torch.Tensor:
     import torch
 
-    dtype, shape = torch_form(row)
-    if row.nbytes == 0:
+    dtype, shape = torch_form(part.dtype, part.shape)
+    if part.nbytes == 0:
         try:
             return torch.empty(shape, dtype=dtype)
         except RuntimeError as error:
-            raise FormatMismatch(f"tensor {row.name!r}: torch cannot make shape {list(shape)}: {error}") from error
+            raise FormatMismatch(f"tensor {part.name!r}: torch cannot make shape {list(shape)}: {error}") from error
+    assert attachment is not None
+    row = part.row
+    place = (row.segment, row.offset, row.nbytes, row.dtype, row.shape)
+    base = rows.get(place)
+    if base is None:
+        base = rows[place] = _row(attachment, row)
+    if part.whole:
+        return base
+    if torch_form(row.dtype, row.shape)[0] is torch.uint8 and DTYPE_BITS[row.dtype] != 8:
+        dense = dense_tensor(runs_in(base, part), torch=torch, deadline=deadline)
+        return dense.view(-1).view(dtype).view(shape)
+    for at, size in enumerate(shape):
+        if part.shape[at] != row.shape[at]:
+            # torch counts F4 in pairs along the last dimension; that a cut is at whole pairs was checked.
+            start = part.starts[at] * size // part.shape[at]
+            base = base.narrow(at, start, size)
+    return base
+
+
+def _row(attachment: Attachment, row: TensorRow) -> torch.Tensor:
+    import torch
+
+    dtype, shape = torch_form(row.dtype, row.shape)
     bits = row.nbytes * 8 // math.prod(shape)
-    code = _DLPACK.get(row.dtype)
-    crossing = code if code is not None else _UINT if bits == 8 else _INT
+    crossing = _DLPACK.get(row.dtype) if torch_dtype(row.dtype) is not None else None
+    if crossing is None:
+        crossing = _UINT if bits == 8 else _INT
     capsule = attachment.dlpack(row.segment + FIRST_SEGMENT, row.offset, shape, crossing, bits)
     made: torch.Tensor = torch.utils.dlpack.from_dlpack(capsule)
     return made if made.dtype == dtype else made.view(dtype)

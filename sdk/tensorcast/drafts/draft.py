@@ -15,6 +15,7 @@ from types import TracebackType
 import msgspec
 
 from tensorcast.deadline import Deadline
+from tensorcast.drafts.intake import Block
 from tensorcast_bus.manifest import Manifest, content_digest, with_digests
 
 PIECE = struct.Struct("<IIQQQII")
@@ -36,7 +37,9 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 class Draft:
-    """`bytes_copied`: bytes that the SDK itself copied to make tensors contiguous."""
+    """`bytes_copied`: bytes that the SDK itself copied to make tensors contiguous. `blocks` are the tensors of a draft
+    from memory, in no order; None for one from files. The plan (segment_bytes, pieces, rows) is of the segments that
+    this draft brings; those that a delta version borrows from `base` (of content `base_digest`) have a key."""
 
     def __init__(
         self,
@@ -47,24 +50,36 @@ class Draft:
         inline: bytes = b"",
         files: tuple[FileHandle, ...] = (),
         bytes_copied: int = 0,
-        keep: Sequence[object] = (),
+        blocks: Sequence[Block] | None = None,
+        base: str = "",
+        base_digest: str = "",
         close: Callable[[], None] | None = None,
     ) -> None:
         self.manifest = manifest
-        self.segment_bytes = tuple(s.nbytes for s in manifest.segments)
+        brought = [s.nbytes for s in manifest.segments if not s.key]
+        self.segment_bytes = tuple(brought)
         self.pieces = b"".join(PIECE.pack(p.segment, p.kind, p.dst, p.nbytes, p.src, p.src_index, 0) for p in pieces)
-        self.rows = pack_rows((t.segment, t.offset, t.nbytes) for t in manifest.tensors)
+        self.rows = pack_rows((t.segment, t.offset, t.nbytes) for t in manifest.tensors if t.segment < len(brought))
         self.inline = inline
         self.files = files
         self.bytes_copied = bytes_copied
+        self.blocks = blocks
+        self.base = base
+        self.base_digest = base_digest
         self._digester = digester
-        self._keep = keep
         self._close = close
+        self._digested: Manifest | None = None
+
+    def with_digests(self, deadline: Deadline) -> Manifest:
+        """The manifest with every digest, computed here from what the draft would store; once. Raises BadCheckpoint
+        when a source file changed, and Timeout."""
+        if self._digested is None:
+            self._digested = with_digests(self.manifest, self._digester(deadline))
+        return self._digested
 
     def digest(self, deadline: Deadline) -> str:
-        """The content digest of what this draft would store, computed here. Raises BadCheckpoint when a source file
-        changed, and Timeout."""
-        return content_digest(with_digests(self.manifest, self._digester(deadline)))
+        """The content digest of what this draft would store. Raises as with_digests."""
+        return content_digest(self.with_digests(deadline))
 
     def __enter__(self) -> Draft:
         return self

@@ -11,13 +11,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+import msgspec
+
 from tensorcast.checkpoint.header import METADATA
 from tensorcast.deadline import Deadline
-from tensorcast.drafts.draft import INLINE, MEMORY, Draft, Piece, memory_at
+from tensorcast.drafts.digests import digests_of
+from tensorcast.drafts.draft import INLINE, MEMORY, Draft, Piece
 from tensorcast.drafts.intake import Block, blocks_of
 from tensorcast_bus.dtypes import FILE_DTYPES, alignment
 from tensorcast_bus.manifest import MANIFEST_VERSION, Manifest, SegmentRow, TensorRow
-from tensorcast_native import tensor_digest
 
 HEADER_ALIGNMENT = 64
 DTYPES_KEY = "tensorcast.dtypes"
@@ -25,12 +27,41 @@ DTYPES_KEY = "tensorcast.dtypes"
 Described = tuple[str, str, tuple[int, ...], int]
 
 
+class Image(msgspec.Struct, frozen=True):
+    """A segment to be: its plan and size, and where each tie with bytes lies in it."""
+
+    header: bytes
+    pieces: list[Piece]
+    places: dict[object, int]
+    nbytes: int
+
+
 def draft_from_tensors(x: object, art_id: str, *, deadline: Deadline) -> Draft:
     """`x`: a tensor, array, (nested) dict of them, or module. Raises BadCheckpoint and Timeout."""
     blocks = blocks_of(x, deadline)
-    blocks.sort(key=lambda b: (-alignment(b.dtype), b.name))
-    stored = _one_for_each_tie(blocks)
     deadline.left_ms("describing the tensors")
+    image = image_of(blocks)
+    places = image.places
+    rows = [
+        TensorRow(b.name, b.dtype, b.shape, 0, places[b.tie] if b.nbytes else 0, b.nbytes)
+        for b in sorted(blocks, key=lambda b: (places.get(b.tie, 0) if b.nbytes else 0, b.name))
+    ]
+    deadline.left_ms("describing the tensors")
+    manifest = Manifest(MANIFEST_VERSION, art_id, (SegmentRow(image.nbytes),), tuple(rows))
+    by_name = {b.name: b for b in blocks}
+    return Draft(
+        manifest,
+        pieces=image.pieces,
+        digester=lambda deadline: digests_of([by_name[r.name] for r in rows], deadline),
+        inline=image.header,
+        bytes_copied=sum(b.copied for b in blocks),
+        blocks=blocks,
+    )
+
+
+def image_of(blocks: Sequence[Block]) -> Image:
+    """Segment 0 with these tensors, tied ones once."""
+    stored = _one_for_each_tie(sorted(blocks, key=lambda b: (-alignment(b.dtype), b.name)))
     header = image_header([(b.name, b.dtype, b.shape, b.nbytes) for b in stored])
     pieces = [Piece(0, INLINE, 0, len(header), 0)]
     at, places = len(header), dict[object, int]()
@@ -39,21 +70,7 @@ def draft_from_tensors(x: object, art_id: str, *, deadline: Deadline) -> Draft:
             pieces.append(Piece(0, MEMORY, at, block.nbytes, block.address))
             places[block.tie] = at
             at += block.nbytes
-    rows = [
-        TensorRow(b.name, b.dtype, b.shape, 0, places[b.tie] if b.nbytes else 0, b.nbytes)
-        for b in sorted(blocks, key=lambda b: (places.get(b.tie, 0) if b.nbytes else 0, b.name))
-    ]
-    deadline.left_ms("describing the tensors")
-    manifest = Manifest(MANIFEST_VERSION, art_id, (SegmentRow(at),), tuple(rows))
-    by_name = {b.name: b for b in blocks}
-    return Draft(
-        manifest,
-        pieces=pieces,
-        digester=lambda deadline: _digests([by_name[r.name] for r in rows], deadline),
-        inline=header,
-        bytes_copied=sum(b.copied for b in blocks),
-        keep=blocks,
-    )
+    return Image(header, pieces, places, at)
 
 
 def image_header(tensors: Sequence[Described], *, metadata: dict[str, str] | None = None) -> bytes:
@@ -82,17 +99,3 @@ def _one_for_each_tie(blocks: Sequence[Block]) -> list[Block]:
     for block in blocks:
         found.setdefault(block.tie if block.nbytes else block.name, block)
     return list(found.values())
-
-
-def _digests(blocks: Sequence[Block], deadline: Deadline) -> list[bytes]:
-    known: dict[object, bytes] = {}
-    found: list[bytes] = []
-    for block in blocks:
-        deadline.left_ms("digesting the caller's tensors")
-        if block.nbytes == 0:
-            found.append(tensor_digest(b""))
-            continue
-        if block.tie not in known:
-            known[block.tie] = tensor_digest(memory_at(block.address, block.nbytes))
-        found.append(known[block.tie])
-    return found

@@ -69,13 +69,18 @@ def test_what_was_put_from_files_makes_room_and_comes_back(tiny: Cluster, tmp_pa
             rt.delete(f"file@{number}")
 
 
-def test_what_was_put_from_memory_is_never_evicted(tiny: Cluster) -> None:
+def test_what_is_mapped_is_never_evicted_and_what_is_not_goes_to_disk_first(tiny: Cluster) -> None:
     with tiny.connect() as rt:
         rt.put({"w": torch.ones(40 * MIB, dtype=torch.uint8)}, "memory@1")
+        held = rt.artifact("memory@1").tensor_dict()
         with pytest.raises(tc.errors.CapacityExceeded):
             rt.put({"w": torch.zeros(40 * MIB, dtype=torch.uint8)}, "memory@2")
+        assert int(held["w"].sum(dtype=torch.int64)) == 40 * MIB
+        del held
+        rt.put({"w": torch.zeros(40 * MIB, dtype=torch.uint8)}, "memory@2")
         assert int(rt.artifact("memory@1").tensor_dict()["w"].sum(dtype=torch.int64)) == 40 * MIB
-        rt.delete("memory@1")
+        for art_id in ("memory@1", "memory@2"):
+            rt.delete(art_id)
 
 
 def test_zero_tensors_and_empty_tensors_are_artifacts_like_any_other(rt: tc.Runtime) -> None:

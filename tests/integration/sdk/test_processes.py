@@ -132,9 +132,12 @@ def test_threads_that_share_a_runtime_do_not_disturb_each_other(rt: tc.Runtime) 
 
 
 AT_EXIT = """
-import threading, torch, tensorcast as tc
+import os, threading, torch, tensorcast as tc
 rt = tc.connect()
 kept = rt.put(torch.arange(1 << 18), "rt/at-exit").tensor_dict()
+lease = rt.register(torch.arange(1 << 18), f"rt/at-exit/{os.getpid()}", ttl_s=1)
+waiter = threading.Thread(target=rt.wait_alias, args=("rt/nobody-sets-this",), daemon=True)
+waiter.start()
 rt.list_artifacts()
 def ask():
     while True:
@@ -153,8 +156,8 @@ def test_a_process_that_ends_without_closing_ends_quietly(cluster: Cluster, tmp_
     # Threads that are inside native calls when the interpreter ends meet its end at any point: several tries.
     for _ in range(4):
         done = subprocess.run(
-            [sys.executable, "-X", "dev", str(script)],
-            env=cluster.environment,
+            [sys.executable, "-W", "always", "-X", "faulthandler", str(script)],
+            env=cluster.environment | {"PYTHONMALLOC": "debug"},
             capture_output=True,
             text=True,
             timeout=60,

@@ -96,7 +96,7 @@ def test_a_cluster_file_that_may_not_be_read_is_told_with_owner_and_mode(
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(NotConnected, match=rf"{path}.*Permission denied.*uid {os.getuid()} with mode 40.*run as its"):
+    with pytest.raises(NotConnected, match=rf"{path}.*Permission denied.*uid {os.getuid()} with mode 0040.*run as its"):
         read_cluster("x", settings(tmp_path))
 
 

@@ -16,6 +16,7 @@ from tensorcast.drafts.dense import dense_array, dense_tensor
 from tensorcast.drafts.intake import blocks_of
 from tensorcast.errors import Timeout
 from tensorcast.tensors import check_device, fill, tensors_of
+from tensorcast.views.part import whole_parts
 from tensorcast_bus.manifest import TensorRow
 from tests.unit.sdk.checkpoint_files import TWO, image, write
 
@@ -108,9 +109,9 @@ def test_a_deadline_ends_the_reading_of_a_header(tmp_path: Path) -> None:
 
 
 def test_a_deadline_ends_the_making_and_filling_of_tensors() -> None:
-    rows = (TensorRow("e", "F32", (0,), 0, 0, 0),)
+    parts = whole_parts([TensorRow("e", "F32", (0,), 0, 0, 0)])
     with pytest.raises(Timeout, match="making the tensors"):
-        tensors_of(None, rows, device=check_device("cpu"), deadline=over())  # type: ignore[arg-type]
+        tensors_of(None, parts, device=check_device("cpu"), deadline=over())
     target = torch.zeros(2)
     with pytest.raises(Timeout, match="filling"):
         fill({"w": target}, {"w": torch.ones(2)}, deadline=over())

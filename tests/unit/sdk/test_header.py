@@ -119,7 +119,7 @@ WRONG_TABLES: dict[str, tuple[object, str]] = {
     "overlap": ({"a": entry(shape=[3], offsets=[0, 3]), "b": entry(shape=[2], offsets=[2, 4])}, "overlap"),
     "same bytes under two names": ({"a": entry(), "b": entry()}, "overlap"),
     "zero-size tensor inside another": ({"a": entry(), "b": entry(shape=[0], offsets=[2, 2])}, "overlap"),
-    "half a byte": ({"t": entry("F4", [7], [0, 4])}, "whole number of bytes"),
+    "half a byte": ({"t": entry("F4", [7], [0, 4])}, "must be even"),
     "metadata that is no object": ({"__metadata__": [], "t": entry()}, "__metadata__"),
     "metadata that is no string": ({"__metadata__": {"a": 1}, "t": entry()}, "'a'"),
     "entry that is no object": ({"t": [1]}, "'t'"),

@@ -1,0 +1,1 @@
+"""Caller leases: what a process registers (registering), holds (tenure, lease) and keeps alive (renewal)."""
