@@ -102,13 +102,26 @@ def _header_bytes(opened: OpenedFile, look: Callable[[], object]) -> tuple[bytes
             )
         raise bad(opened, f"has {size} bytes, and read as safetensors its first 8 announce a header of {length}")
     if length > HEADER_BYTES_MAX:
-        raise bad(opened, f"has a header of {length} bytes; the limit header_bytes_max is {HEADER_BYTES_MAX}")
+        raise _long_header(opened, first, length)
     if first[8:] != b"{":
         raise bad(opened, "has no JSON object after the 8 bytes of header length")
     blob = opened.read(length, 8, look)
     if len(blob) != length:
         raise bad(opened, f"ended after {len(blob)} of {length} header bytes while it was read")
     return blob, 8 + length
+
+
+def _long_header(opened: OpenedFile, first: bytes, length: int) -> BadCheckpoint:
+    limit = f"has a header of {length} bytes; the limit header_bytes_max is {HEADER_BYTES_MAX}"
+    if first[8:] != b"{":
+        return bad(opened, limit)
+    return BadCheckpoint(
+        f"{opened.shown} {limit}, which no setting raises: write it as several files with an index, each below it, or "
+        "give its tensors shorter names",
+        path=opened.shown,
+        header_bytes=length,
+        header_bytes_max=HEADER_BYTES_MAX,
+    )
 
 
 def _parse(blob: bytes, start: int, look: Callable[[], object]) -> tuple[tuple[Entry, ...], dict[str, str]]:
@@ -177,6 +190,11 @@ def _whole(value: Json, what: str) -> tuple[int, ...]:
 
 
 def _size(dtype: str, dims: tuple[int, ...], shown: str) -> int:
+    if dtype == "F4" and (not dims or dims[-1] % 2):
+        # Rows that share a byte could neither be cut apart nor be counted in pairs, as every framework does.
+        raise ValueError(
+            f"has tensor {shown}, F4 {list(dims)}: two F4 elements make one byte, so the last dimension must be even"
+        )
     bits = DTYPE_BITS[dtype]
     # A zero must not hide an overflow: whoever multiplies in another order, in 64 bits, would wrap before meeting it.
     for dim in dims:

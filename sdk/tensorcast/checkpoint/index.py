@@ -1,7 +1,8 @@
-"""Sharded checkpoints: the index (`model.safetensors.index.json`) and what a directory holds.
+"""Sharded checkpoints: the index (`model.safetensors.index.json`), and whether it and its shards say the same.
 
-An index is taken only if it and its shards say the same, in both directions: every shard there, every named tensor in
-the shard it is said to be in, no tensor in a shard that the index does not know, none in two shards.
+An index is taken only if they do, in both directions: every shard there, every named tensor in the shard it is said to
+be in, no tensor in a shard that the index does not know, none in two shards. There is no looser way, whatever kind of
+model it is: a tensor that is left out would be random weights for whoever loads it.
 """
 
 from __future__ import annotations
@@ -11,13 +12,12 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from tensorcast.checkpoint.looks import HEAD_BYTES, looks_of
 from tensorcast.checkpoint.opened import OpenedFile
 from tensorcast.checkpoint.strict_json import parse
 from tensorcast.deadline import Deadline
 from tensorcast_bus.errors import BadCheckpoint
 
-INDEX_NAME = "model.safetensors.index.json"
-INDEX_SUFFIX = ".safetensors.index.json"
 INDEX_BYTES_MAX = 128 << 20
 # Half of what one put may have in segments: each shard may need an aside one.
 SHARDS_MAX = 2_048
@@ -53,29 +53,6 @@ def read_index(path: str, deadline: Deadline) -> Index:
     return index
 
 
-def index_in(folder: str) -> str:
-    """The path of the index or of the one safetensors file in a directory; BadCheckpoint where that is not clear."""
-    try:
-        names = sorted(os.listdir(folder))
-    except OSError as error:
-        raise BadCheckpoint(f"{folder} cannot be listed: {error.strerror}; check its rights", path=folder) from error
-    indexes = [n for n in names if n.endswith(INDEX_SUFFIX)]
-    shards = [n for n in names if n.endswith(".safetensors")]
-    if INDEX_NAME in indexes and len(indexes) > 1:
-        indexes = [INDEX_NAME]
-    if len(indexes) == 1:
-        if indexes[0] == INDEX_NAME and "model.safetensors" in shards:
-            raise BadCheckpoint(
-                f"{folder} holds both model.safetensors and {INDEX_NAME}: which one is meant is not said; "
-                "give the path of one",
-                path=folder,
-            )
-        return os.path.join(folder, indexes[0])
-    if not indexes and len(shards) == 1:
-        return os.path.join(folder, shards[0])
-    raise _unclear(folder, names, indexes, shards)
-
-
 def compare(index: Index, held: Mapping[str, Sequence[str]]) -> None:
     """`held`: shard's file name -> names of the tensors in it. Raises BadCheckpoint unless both say the same."""
     homes: dict[str, str] = {}
@@ -94,12 +71,12 @@ def compare(index: Index, held: Mapping[str, Sequence[str]]) -> None:
     if missing or unknown:
         parts = []
         if missing:
-            parts.append(f"{len(missing)} tensors that the index names are not in their shard: {_some(missing)}")
+            parts.append(f"{len(missing)} tensors that the index names are not in their shard: {some(missing)}")
         if unknown:
-            parts.append(f"{len(unknown)} tensors in the shards are not in the index: {_some(unknown)}")
+            parts.append(f"{len(unknown)} tensors in the shards are not in the index: {some(unknown)}")
         raise BadCheckpoint(
-            f"{index.path} and its shards do not fit: {'; '.join(parts)}; incomplete download, or files of two "
-            "versions? fetch the checkpoint again",
+            f"{index.path} and its shards do not fit: {'; '.join(parts)}; incomplete download? or files of two "
+            "versions: fetch the checkpoint again",
             path=index.path,
             missing=missing[:_NAMES_SHOWN],
             unexpected=unknown[:_NAMES_SHOWN],
@@ -111,7 +88,15 @@ def _places(path: str, blob: bytes, deadline: Deadline) -> dict[str, str]:
         # Indexes carry totals in their metadata that some writers spell with a point; nothing here depends on them.
         tree = parse(blob, fractions=True, look=lambda: deadline.left_ms(f"reading {path}"))
     except ValueError as error:
-        raise BadCheckpoint(f"{path} {error}; it is no index of a checkpoint: download it again", path=path) from None
+        looks = looks_of(blob[:HEAD_BYTES])
+        # JSON that does not parse still looks like JSON; that word would not help.
+        known = looks is not None and not blob.lstrip().startswith((b"{", b"["))
+        said = f"it looks like {looks.what}: {looks.next_step}" if looks and known else "download it again"
+        raise BadCheckpoint(
+            f"{path} {error}; it is no index of a checkpoint: {said}",
+            path=path,
+            looks_like=looks.what if looks and known else None,
+        ) from None
     table = tree.get("weight_map") if isinstance(tree, dict) else None
     if not isinstance(table, dict) or not table:
         raise BadCheckpoint(
@@ -152,33 +137,16 @@ def _check_shards_there(index: Index) -> None:
     links = [s for s in missing if os.path.islink(os.path.join(index.folder, s))]
     dangling = [f"{s} -> {os.readlink(os.path.join(index.folder, s))}" for s in links]
     raise BadCheckpoint(
-        f"{index.path}: {len(missing)} of {len(index.shards)} shards are not there: {_some(missing)}"
-        + (f" (dangling links: {_some(dangling)})" if dangling else "")
-        + f"; with them {len(lost)} tensors are missing: {_some(lost)}; incomplete download? fetch the missing files",
+        f"{index.path}: {len(missing)} of {len(index.shards)} shards are not there: {some(missing)}"
+        + (f" (dangling links: {some(dangling)})" if dangling else "")
+        + f"; with them {len(lost)} tensors are missing: {some(lost)}; incomplete download? fetch the missing files",
         path=index.path,
         missing_files=missing[:_NAMES_SHOWN],
         missing=lost[:_NAMES_SHOWN],
     )
 
 
-def _unclear(folder: str, names: list[str], indexes: list[str], shards: list[str]) -> BadCheckpoint:
-    if indexes:
-        why = f"holds {len(indexes)} indexes ({_some(indexes)}); give the path of the one that is meant"
-    elif shards:
-        why = (
-            f"holds {len(shards)} safetensors files ({_some(shards)}) and no {INDEX_NAME}, so which belong together is "
-            "not said; incomplete download? fetch the index, or give the path of one file"
-        )
-    else:
-        pickles = [n for n in names if n.endswith((".bin", ".pt", ".pth", ".ckpt"))]
-        why = "holds no safetensors file and no index"
-        if pickles:
-            why += f", only pickles ({_some(pickles)}), which are never opened; convert them to safetensors"
-        else:
-            why += "; give the path of a checkpoint"
-    return BadCheckpoint(f"{folder} {why}", path=folder)
-
-
-def _some(names: Sequence[str]) -> str:
+def some(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
     shown = ", ".join(n[:200] for n in names[:_NAMES_SHOWN])
     return shown if len(names) <= _NAMES_SHOWN else f"{shown} and {len(names) - _NAMES_SHOWN} more"

@@ -78,6 +78,21 @@ def changed(path: str) -> BadCheckpoint:
     )
 
 
+def whose(path: str, error: OSError | ValueError) -> str:
+    """For a refused access: whose the file is, or the first folder on the way to it that lets nobody like us in."""
+    if not isinstance(error, PermissionError):
+        return ""
+    place = os.path.abspath(path)
+    while not os.access(place, os.F_OK) and os.path.dirname(place) != place:
+        place = os.path.dirname(place)
+    try:
+        seen = os.stat(place)
+    except OSError:
+        return ""
+    mode = stat.S_IMODE(seen.st_mode)
+    return f": {place} belongs to uid {seen.st_uid} with mode {mode:04o}, you are uid {os.geteuid()}"
+
+
 def _cannot_open(path: str, resolved: str, error: OSError | ValueError) -> BadCheckpoint:
     if isinstance(error, UnicodeError):
         return BadCheckpoint(
@@ -96,5 +111,6 @@ def _cannot_open(path: str, resolved: str, error: OSError | ValueError) -> BadCh
     if isinstance(error, FileNotFoundError) and not os.path.isabs(resolved):
         reason = "this process's working folder was deleted"
     return BadCheckpoint(
-        f"{path} cannot be opened: {reason} (it resolves to {resolved}); check path and rights", path=path
+        f"{path} cannot be opened: {reason} (it resolves to {resolved}){whose(resolved, error)}; check path and rights",
+        path=path,
     )

@@ -1,12 +1,14 @@
-"""From a path to a checkpoint: one file, a directory or an index becomes open files with checked headers."""
+"""From a path to a checkpoint: one file, a folder (also of the hub's cache) or an index becomes open files with checked
+headers."""
 
 from __future__ import annotations
 
 import os
 from types import TracebackType
 
+from tensorcast.checkpoint.folder import checkpoint_in
 from tensorcast.checkpoint.header import TENSORS_MAX, FileHeader, read_header
-from tensorcast.checkpoint.index import Index, compare, index_in, read_index
+from tensorcast.checkpoint.index import Index, compare, read_index
 from tensorcast.checkpoint.opened import OpenedFile
 from tensorcast.deadline import Deadline
 from tensorcast_bus.errors import BadCheckpoint
@@ -74,7 +76,7 @@ def identities(path: str, deadline: Deadline) -> tuple[SourceFile, ...]:
 
 def _files(path: str, deadline: Deadline) -> tuple[tuple[str, ...], Index | None]:
     if os.path.isdir(path):
-        path = index_in(path)
+        path = checkpoint_in(path)
     if path.endswith(".json"):
         index = read_index(path, deadline)
         return tuple(os.path.join(index.folder, shard) for shard in index.shards), index

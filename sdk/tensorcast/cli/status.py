@@ -26,6 +26,9 @@ _FIGURES = (
     ("PINNED", "pinned_bytes"),
     ("EVICTABLE", "evictable_bytes"),
     ("FREE", "free_bytes"),
+    ("DISK", "disk_bytes"),
+    ("DISK MAX", "disk_bytes_max"),
+    ("LEASES", "leases"),
     ("SESSIONS", "sessions"),
     ("EVICTIONS", "evictions"),
 )
@@ -97,4 +100,4 @@ def _show_storages(storages: list[Worker]) -> None:
 def _figure(name: str, value: int | None) -> str:
     if value is None:
         return "-"
-    return render.size(value) if name.endswith("_bytes") else str(value)
+    return render.size(value) if "bytes" in name.split("_") else str(value)

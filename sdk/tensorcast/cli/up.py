@@ -143,7 +143,7 @@ def _log_path(folder: str) -> str:
             os.makedirs(path, mode=0o700, exist_ok=True)
             seen = os.lstat(path)
         except OSError as error:
-            raise TensorCastError(f"{path} cannot be made a folder of the cluster: {error.strerror}") from error
+            raise TensorCastError(_no_folder(path, error)) from error
         if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.getuid() or seen.st_mode & 0o022:
             raise TensorCastError(
                 f"{path} has uid {seen.st_uid} and mode {stat.S_IMODE(seen.st_mode):o}; a cluster's folders must be "
@@ -153,6 +153,18 @@ def _log_path(folder: str) -> str:
     if os.path.exists(log) and os.path.getsize(log) > LOG_BYTES_MAX:
         os.replace(log, f"{log}.1")
     return log
+
+
+def _no_folder(path: str, error: OSError) -> str:
+    place = path
+    while not os.path.lexists(place) and os.path.dirname(place) != place:
+        place = os.path.dirname(place)
+    seen = os.lstat(place)
+    return (
+        f"{path} cannot be made a folder of the cluster: {error.strerror}; {place} belongs to uid {seen.st_uid} with "
+        f"mode {stat.S_IMODE(seen.st_mode):04o}, you are uid {os.getuid()}: set XDG_RUNTIME_DIR to a folder you can "
+        "write to"
+    )
 
 
 def _tail(log: str, offset: int) -> str:

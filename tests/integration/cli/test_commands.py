@@ -37,7 +37,7 @@ def test_a_checkpoint_is_put_shown_fetched_and_removed(cluster: Cluster, file: P
     assert put.stdout.startswith("stored cli/x: 7.8 KiB")
     assert as_json(cluster, "put", str(file), "cli/x")["outcome"] == "already_present"
     listed = cluster.cli("ls", "cli/").stdout.splitlines()
-    assert listed[0].split() == ["ID", "SIZE", "TENSORS", "AGE", "PLACES"] and listed[1].startswith("cli/x")
+    assert listed[0].split() == ["ID", "SIZE", "TENSORS", "AGE", "OWNER", "PLACES"] and listed[1].startswith("cli/x")
     assert cluster.cli("ls", "cli/", "-q").stdout == "cli/x\n"
     described = cluster.cli("describe", "cli/x").stdout
     assert "resident" in described and "I64" in described and "0x2" in described

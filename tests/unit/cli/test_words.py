@@ -10,9 +10,12 @@ import msgspec
 import pytest
 
 from tensorcast.cli import render
+from tensorcast.cli.alias import expectation
+from tensorcast.cli.catalog import chosen
 from tensorcast.cli.main import main
 from tensorcast.cli.transfer import line
 from tensorcast.cli.words import Words, parse
+from tensorcast.records import UNSET, AliasRecord, ArtifactRecord
 from tensorcast_bus.messages import ArtifactRow
 
 HELP_CPU_S_MAX = 0.3
@@ -38,6 +41,81 @@ def test_put_and_get_take_their_arguments_in_the_documented_order() -> None:
     assert parse(["put", "f", "id", "--deadline", "1.5"]).deadline_ms == 1500
 
 
+def test_a_node_given_twice_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["up", "--node", "a", "--node", "a"])
+    assert "--node a is given twice" in capsys.readouterr().err
+
+
+def test_help_of_up_says_that_settings_stay(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["up", "--help"])
+    assert "tensorcast.toml and stays" in " ".join(capsys.readouterr().out.split())
+
+
+def test_aliases_are_set_shown_listed_and_removed_by_one_command() -> None:
+    assert parse(["alias"]) == Words("alias")
+    assert parse(["alias", "n"]) == Words("alias", alias="n")
+    assert parse(["alias", "n", "id", "--expect", "none"]) == Words("alias", alias="n", art_id="id", expect="none")
+    assert parse(["alias", "--rm", "n", "--expect", "rev:7"]) == Words("alias", alias="n", remove=True, expect="rev:7")
+
+
+def test_what_is_expected_of_an_alias_is_an_id_nothing_or_a_setting() -> None:
+    assert expectation("n", None) is UNSET
+    assert expectation("n", "none") is None
+    assert expectation("n", "a@1") == "a@1"
+    assert expectation("n", "rev:12") == AliasRecord("n", "", 12, 0)
+
+
+def test_lists_are_narrowed_and_ordered_by_words() -> None:
+    words = parse(["ls", "a/", "--sort", "size", "--reverse", "--tier", "disk", "--node", "b", "--min-size", "1.5MiB"])
+    wanted = Words("ls", prefix="a/", sort="size", reverse=True, tier="disk", on_node="b", min_bytes=3 << 19)
+    assert words == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [("4096", 4096), ("8GiB", 8 << 30), ("8 gib", 8 << 30), ("2KB", 2000), ("1.5M", 1_500_000), ("10B", 10), ("0", 0)],
+)
+def test_sizes_are_taken_as_people_write_them(text: str, nbytes: int) -> None:
+    assert parse(["ls", "--min-size", text]).min_bytes == nbytes
+
+
+def record(art_id: str, nbytes: int, places: tuple[str, ...], **more: object) -> ArtifactRecord:
+    fields = {"tensors": 1, "created_ms": 1, "ownership": "system"} | more
+    return msgspec.convert(
+        {"art_id": art_id, "digest": "d", "nbytes": nbytes, "places": places} | fields, ArtifactRecord
+    )
+
+
+RECORDS = [
+    record("b", 10, ("a:host", "b:disk"), created_ms=3),
+    record("a", 20, ("a:host",), created_ms=1, tensors=9),
+    record("d", 5, ("b:lease",), created_ms=2, ownership="lease"),
+    record("c", 20, (), created_ms=4),
+]
+
+
+@pytest.mark.parametrize(
+    ("said", "ids"),
+    [
+        ([], "abcd"),
+        (["--reverse"], "dcba"),
+        (["--sort", "size"], "acbd"),
+        (["--sort", "age"], "cbda"),
+        (["--sort", "tensors"], "abcd"),
+        (["--tier", "host"], "ab"),
+        (["--tier", "host", "--node", "b"], ""),
+        (["--tier", "disk", "--node", "b"], "b"),
+        (["--node", "b"], "bd"),
+        (["--min-size", "10", "--sort", "size", "--reverse"], "bca"),
+        (["--ownership", "lease"], "d"),
+    ],
+)
+def test_what_is_listed_is_what_was_asked_for_in_its_order(said: list[str], ids: str) -> None:
+    assert "".join(r.art_id for r in chosen(RECORDS, parse(["ls", *said]))) == ids
+
+
 @pytest.mark.parametrize(
     "argv",
     [
@@ -50,6 +128,18 @@ def test_put_and_get_take_their_arguments_in_the_documented_order() -> None:
         ["put", "a", "b", "--deadline", "0"],
         ["put", "a", "b", "--deadline", "nan"],
         ["rm"],
+        ["up", "--node", "a", "--node", "b", "--node", "a"],
+        ["ls", "--sort", "colour"],
+        ["ls", "--tier", "tape"],
+        ["ls", "--min-size", "big"],
+        ["ls", "--ownership", "mine"],
+        ["alias", "--rm"],
+        ["alias", "--rm", "name", "id"],
+        ["alias", "name", "--expect", "none"],
+        ["alias", "name", "id", "--expect", "rev:x"],
+        ["alias", "name", "id", "--expect", ""],
+        ["alias", "a", "b", "c"],
+        ["doctor", "x"],
     ],
 )
 def test_words_that_make_no_sense_end_with_usage_and_code_2(
@@ -63,7 +153,20 @@ def test_words_that_make_no_sense_end_with_usage_and_code_2(
 
 @pytest.mark.parametrize(
     "argv",
-    [["status"], ["ls"], ["down"], ["describe", "x"], ["put", "/x", "x"], ["get", "x", "/x"], ["rm", "x"], ["logs"]],
+    [
+        ["status"],
+        ["ls"],
+        ["down"],
+        ["describe", "x"],
+        ["put", "/x", "x"],
+        ["get", "x", "/x"],
+        ["rm", "x"],
+        ["logs"],
+        ["alias"],
+        ["alias", "x"],
+        ["alias", "x", "y"],
+        ["alias", "--rm", "x"],
+    ],
 )
 def test_without_a_cluster_every_command_ends_with_code_3(
     argv: list[str], tmp_path: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
