@@ -102,6 +102,7 @@ void KeptSources::count(const Kept& kept) {
 
 void KeptSources::uncount(const Kept& kept) {
   const auto own = of_owner_.find(kept.owner);
+  if (own == of_owner_.end()) return;  // no memory was left to count it
   for (Sum* sum : {&all_, &own->second}) {
     sum->sources -= 1;
     sum->files -= kept.files.size();
@@ -131,9 +132,15 @@ uint64_t KeptSources::keep(const PutMessage& put, std::vector<Fd> files, std::sh
   kept.ticket_address = put.ticket_address;
   kept.ticket = put.ticket;
   const uint64_t source = next_++;
-  watch(kept, source);
-  count(kept);
-  kept_.emplace(source, std::move(kept));
+  const auto it = kept_.emplace(source, std::move(kept)).first;
+  try {
+    count(it->second);
+    watch(it->second, source);
+  } catch (...) {
+    // A watch without its source would wake the server for ever: the peer keeps the pidfd open.
+    let_go(source);
+    throw;
+  }
   return source;
 }
 

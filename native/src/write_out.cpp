@@ -11,8 +11,31 @@
 
 namespace tc {
 
-void write_out(const Pool& pool, SegmentId id, int fd, uint64_t offset, uint64_t nbytes) {
-  if (!pool.sealed(id)) throw std::invalid_argument("segment " + std::to_string(id) + " is not sealed");
+namespace {
+
+// One user more: whoever drops the segment meanwhile does not hand its memory to somebody else.
+class Held {
+ public:
+  Held(Pool& pool, SegmentId id) : pool_(pool), id_(id) {
+    try {
+      pool.hold(id);
+    } catch (const std::logic_error&) {
+      throw std::invalid_argument("segment " + std::to_string(id) + " is not sealed");
+    }
+  }
+  ~Held() { pool_.drop(id_); }
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+
+ private:
+  Pool& pool_;
+  const SegmentId id_;
+};
+
+}  // namespace
+
+void write_out(Pool& pool, SegmentId id, int fd, uint64_t offset, uint64_t nbytes) {
+  const Held held(pool, id);
   const SegmentView view(pool, id);
   view.check(offset, nbytes);
   while (nbytes > 0) {

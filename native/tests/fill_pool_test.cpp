@@ -3,8 +3,10 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <functional>
 #include <system_error>
+#include <thread>
 
 #include "fill_job.hpp"
 #include "tc/fd.hpp"
@@ -126,4 +128,29 @@ TEST_CASE("writing out says what stood in its way") {
   CHECK_THROWS_AS(write_out(s.pool, s.large_id, full.get(), kMiB, s.large.size()), std::logic_error);
   CHECK_THROWS_AS(write_out(s.pool, s.large_id, full.get(), UINT64_MAX, 2), std::logic_error);
   CHECK_THROWS_AS(write_out(s.pool, s.pool.reserve(8), full.get(), 0, 8), std::logic_error);
+}
+
+TEST_CASE("a segment that is dropped while it is written out keeps its bytes until they are out") {
+  Pool pool{testing::pool_of(96)};
+  const std::vector<uint8_t> bytes = testing::pattern(2 * kMiB);
+  const SegmentId id = sealed_segment(pool, bytes);
+  const testing::TempFile file({});
+  const Fd fd(::open(file.path().c_str(), O_RDWR | O_CLOEXEC));
+  REQUIRE(fd);
+  std::atomic<bool> began{false}, over{false};
+  std::thread writing([&] {
+    try {
+      for (;; began = true) write_out(pool, id, fd.get(), 0, bytes.size());
+    } catch (const std::invalid_argument&) {
+      over = true;  // dropped between two writes
+    }
+  });
+  while (!began) std::this_thread::yield();
+  pool.drop(id);
+  while (!over) pool.drop(sealed_segment(pool, std::vector<uint8_t>(2 * kMiB, 0xEE)));
+  writing.join();
+  CHECK(pool.stats().segments == 0);
+  std::vector<uint8_t> back(bytes.size());
+  REQUIRE(::pread(fd.get(), back.data(), back.size(), 0) == static_cast<ssize_t>(bytes.size()));
+  CHECK(back == bytes);
 }

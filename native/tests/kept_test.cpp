@@ -5,7 +5,9 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include "local_storage.hpp"
 
@@ -268,4 +270,20 @@ TEST_CASE("the plans of one process are bounded") {
   CHECK(sources.keep(put, {}, nobody, 1) == 3);
   put.flags = tc::PutMessage::kStreamed;
   CHECK(sources.keep(put, {}, nobody, 1) == 4);  // keeps no plan
+}
+
+TEST_CASE("a registration that cannot be watched is none, and costs no descriptor") {
+  int ends[2];
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+  const tc::Fd one(ends[0]), other(ends[1]);
+  const auto self = tc::Peer::identify(one.get(), ::getpid());
+  REQUIRE(self->known());
+  tc::KeptSources sources(-1);  // takes no watch
+  const auto next = [] { return tc::Fd(::dup(0)).get(); };
+  const int free = next();
+  for (int i = 0; i < 3; ++i) CHECK_THROWS_AS(sources.keep({}, {}, self, 1), std::system_error);
+  CHECK(next() == free);
+  CHECK_FALSE(sources.watched(1));
+  CHECK(sources.pull(1, std::nullopt) == nullptr);
+  CHECK(sources.hung_up(1).empty());
 }

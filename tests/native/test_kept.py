@@ -74,6 +74,27 @@ def owner(keeping: Keeping) -> Iterator[Callable[[], Actor]]:
             one.kill()
 
 
+def put_file(keeping: Keeping, path: Path, content: bytes) -> None:
+    """Registers a new file by a client that is gone afterwards."""
+    path.unlink(missing_ok=True)
+    path.write_bytes(content)
+    client = Client(keeping.path, deadline_ms=DEADLINE_MS)
+    with path.open("rb") as file:
+        seen = os.fstat(file.fileno())
+        answer = client.put(
+            "f",
+            draft=b"",
+            segment_bytes=[len(content)],
+            pieces=struct.pack("<IIQQQII", 0, 3, 0, len(content), 0, 0, 0),
+            rows=b"",
+            files=[(file.fileno(), seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns)],
+            ticket=None,
+            deadline_ms=DEADLINE_MS,
+        )
+    assert answer == (LocalStatus.OK, b"kept")
+    client.close()
+
+
 def load(server: LocalServer, token: int, source: int) -> None:
     server.load_kept(token, source, rows=whole_row(NBYTES), deadline_ms=DEADLINE_MS)
 
@@ -182,29 +203,51 @@ def test_a_registered_file_outlives_the_put_that_brought_it_and_its_change_shows
 ) -> None:
     content = pattern(MIB, 3)
     path = tmp_path / "f"
-    path.write_bytes(content)
-    client = Client(keeping.path, deadline_ms=DEADLINE_MS)
-    with path.open("rb") as file:
-        seen = os.fstat(file.fileno())
-        answer = client.put(
-            "f",
-            draft=b"",
-            segment_bytes=[MIB],
-            pieces=struct.pack("<IIQQQII", 0, 3, 0, MIB, 0, 0, 0),
-            rows=b"",
-            files=[(file.fileno(), seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns)],
-            ticket=None,
-            deadline_ms=DEADLINE_MS,
-        )
-    assert answer == (LocalStatus.OK, b"kept")
+    put_file(keeping, path, content)
     keeping.server.load_kept(1, keeping.kept[0], rows=whole_row(MIB), deadline_ms=DEADLINE_MS)
     done = keeping.done(1)
     assert done.digests == tensor_digest(content)
     keeping.pool.drop(done.segments[0])
-    path.write_bytes(b"other")
-    keeping.server.load_kept(2, keeping.kept[0], rows=b"", deadline_ms=DEADLINE_MS)
-    assert keeping.done(2).status == "source_changed"
-    client.close()
+    path.rename(tmp_path / "g")
+    (tmp_path / "f").write_bytes(b"another file at the old path")
+    keeping.server.load_kept(2, keeping.kept[0], rows=whole_row(MIB), deadline_ms=DEADLINE_MS)
+    assert keeping.done(2).digests == tensor_digest(content)
+    keeping.pool.drop(keeping.done(2).segments[0])
+    (tmp_path / "g").write_bytes(b"other")
+    keeping.server.load_kept(3, keeping.kept[0], rows=b"", deadline_ms=DEADLINE_MS)
+    assert keeping.done(3).status == "source_changed"
+
+
+def test_a_registered_file_is_read_after_its_path_was_unlinked(keeping: Keeping, tmp_path: Path) -> None:
+    content = pattern(MIB, 4)
+    put_file(keeping, tmp_path / "f", content)
+    (tmp_path / "f").unlink()
+    keeping.server.load_kept(1, keeping.kept[0], rows=whole_row(MIB), deadline_ms=DEADLINE_MS)
+    assert keeping.done(1).digests == tensor_digest(content)
+    keeping.pool.drop(keeping.done(1).segments[0])
+
+
+def test_registrations_leave_no_descriptor_behind(keeping: Keeping, tmp_path: Path) -> None:
+    def kept_open() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    def load_and_let_go(token: int, source: int) -> None:
+        keeping.server.load_kept(token, source, rows=b"", deadline_ms=DEADLINE_MS)
+        keeping.server.let_go(source)
+        for segment in keeping.done(token).segments:
+            keeping.pool.drop(segment)
+
+    put_file(keeping, tmp_path / "first", b"x")
+    load_and_let_go(100, keeping.kept[0])  # the pool opens its extent for it
+    assert eventually(lambda: keeping.server.sessions() == [])
+    before = kept_open()
+    for n in range(8):
+        put_file(keeping, tmp_path / "f", pattern(100, n))
+    assert eventually(lambda: keeping.server.sessions() == [])
+    assert kept_open() > before
+    for token, source in enumerate(keeping.kept[1:]):
+        load_and_let_go(token, source)
+    assert eventually(lambda: kept_open() == before)
 
 
 def test_a_streamed_put_keeps_its_process_alone(keeping: Keeping) -> None:
