@@ -100,7 +100,7 @@ class CommittedViews:
         return PutJob(ask.art_id, _draft(ask, made), "pool", reading, made.borrowed)
 
     async def _of_away(self, ask: AskCommitView) -> PutJob:
-        at = At(ask.base, self._kept.source_of(ask.base))
+        at = At(ask.base, self._kept.source_of(ask.base, ask.digest))
         cutting = await self._opening.cutting(at, digest=ask.digest, boxes=ask.boxes)
         try:
             rows, plan = await self._work.compute(lambda: view_image(cutting.cuts, cutting.spans))

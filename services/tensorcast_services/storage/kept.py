@@ -48,27 +48,33 @@ class Kept(msgspec.Struct):
 
 
 class KeptSources:
-    """By source; the newest of an id answers for it."""
+    """By source. An id may have several: one under its lease, and others that were asked for since and will be refused.
+    The oldest of the content that is meant answers for it."""
 
     def __init__(self) -> None:
         self._by_source: dict[int, Kept] = {}
-        self._by_id: dict[str, int] = {}
+        self._by_id: dict[str, list[int]] = {}
 
     def __len__(self) -> int:
         return len(self._by_source)
 
     def add(self, source: int, kept: Kept) -> None:
         self._by_source[source] = kept
-        self._by_id[kept.art_id] = source
+        self._by_id.setdefault(kept.art_id, []).append(source)
 
     def find(self, source: int) -> Kept | None:
         return self._by_source.get(source)
 
-    def source_of(self, art_id: str) -> int:
-        """0 when there is none."""
-        return self._by_id.get(art_id, 0)
+    def source_of(self, art_id: str, digest: str) -> int:
+        """0 when there is none of this content."""
+        mine = self._by_id.get(art_id, ())
+        return next((source for source in mine if self._by_source[source].is_called(digest)), 0)
 
     def remove(self, source: int) -> None:
         kept = self._by_source.pop(source, None)
-        if kept is not None and self._by_id.get(kept.art_id) == source:
+        if kept is None:
+            return
+        mine = self._by_id[kept.art_id]
+        mine.remove(source)
+        if not mine:
             del self._by_id[kept.art_id]

@@ -73,8 +73,8 @@ class Opening:
 
     async def about(self, art_id: str, digest: str) -> AboutManifest:
         """What is not in the pool, from the registration or the sidecar that brings it back. SourceTrouble."""
-        kept = self._kept.find(self._kept.source_of(art_id))
-        if kept is not None and kept.is_called(digest):
+        kept = self._kept.find(self._kept.source_of(art_id, digest))
+        if kept is not None:
             return AboutManifest(kept.digest, await self._work.compute(kept.blob))
         origin = await self._origins.find(art_id)
         return AboutManifest(origin.summary.digest, origin.blob)

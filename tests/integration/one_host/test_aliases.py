@@ -111,7 +111,7 @@ def test_an_alias_points_at_an_artifact_that_is_there(rt: tc.Runtime, versions: 
     with pytest.raises(NotFound, match="alias"):
         rt.set_alias("al/other", "al/latest")
     rt.delete(versions[0])
-    with pytest.raises(NotFound, match="al/latest|" + versions[0]):
+    with pytest.raises(NotFound, match=f"alias 'al/latest' points at {versions[0]!r}"):
         rt.artifact("al/latest").tensor()
     assert rt.alias("al/latest").art_id == versions[0]
     rt.set_alias("al/latest", versions[1])

@@ -106,6 +106,19 @@ def test_a_lease_is_not_the_systems_and_the_other_way_round(rt: tc.Runtime, clus
     rt.delete("le/both")
 
 
+@pytest.mark.parametrize("content", [0, 1])
+def test_a_refused_registration_leaves_the_first_ones_metadata_and_views(rt: tc.Runtime, content: int) -> None:
+    with rt.register({"w": torch.zeros(64, 64)}, "lease/first"):
+        with pytest.raises(AlreadyExists, match="lease/first"):
+            rt.register({"w": torch.full((64, 64), float(content))}, "lease/first")
+        artifact = rt.artifact("lease/first")
+        assert artifact.tensor_meta()["w"].shape == (64, 64)
+        part = artifact.view({"w": (slice(1, 3),)}, f"lease/first-part-{content}")
+        assert torch.equal(part.tensor("w"), torch.zeros(2, 64))
+        assert torch.equal(artifact.tensor("w"), torch.zeros(64, 64))
+    rt.delete(f"lease/first-part-{content}")
+
+
 def test_a_deleted_lease_is_over_for_its_owner(rt: tc.Runtime, cluster: Cluster) -> None:
     with owner(cluster, "le/deleted", elements=ELEMENTS) as mine:
         rt.delete("le/deleted")

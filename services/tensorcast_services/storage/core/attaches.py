@@ -7,7 +7,7 @@ trusted alone.
 
 from __future__ import annotations
 
-from tensorcast_bus.errors import from_record
+from tensorcast_bus.errors import TensorCastError, from_record
 from tensorcast_bus.notes import MadeDurable, Redirect
 from tensorcast_services.storage.core import deletes, lease_wording, loads, spilling, views, wording
 from tensorcast_services.storage.core.effects import AttachNow, CallResolve, ReplyManifest
@@ -40,14 +40,10 @@ def resolved(shelf: Shelf, ask: Ask, event: ResolveAnswered, *, serial: int) -> 
         trouble = from_record(event.trouble)
         if trouble.code in GONE:
             deletes.unknown_at_the_global_store(shelf, entry, serial=serial)
-        if trouble.code == "NotFound":
-            trouble = wording.unknown_id(ask.art_id)
         if _has_more_to_say(entry, serial=serial):
             consider(shelf, ask)
         else:
-            ended = shelf.ended.get(ask.art_id)
-            lost = ended and lease_wording.lease_lost(ask.art_id, ended=ended, now_ms=shelf.now_ms)
-            shelf.reply(ask, lost or wording.no_answer(ask, trouble))
+            shelf.reply(ask, _unresolved(shelf, ask, trouble))
         return
     if event.resolved.alias is not None:
         deletes.unknown_at_the_global_store(shelf, entry, serial=serial)
@@ -67,6 +63,15 @@ def resolved(shelf: Shelf, ask: Ask, event: ResolveAnswered, *, serial: int) -> 
         shelf.reply(ask, lease_wording.lease_lost(ask.art_id, ended=ended, now_ms=shelf.now_ms))
         return
     shelf.reply(ask, wording.lost_replica(ask.art_id, event.resolved.replicas, node=shelf.node))
+
+
+def _unresolved(shelf: Shelf, ask: Ask, trouble: TensorCastError) -> TensorCastError:
+    if "alias" in trouble.context:
+        return trouble  # it points at what is gone, which only the global store can tell
+    ended = shelf.ended.get(ask.art_id)
+    if ended is not None:
+        return lease_wording.lease_lost(ask.art_id, ended=ended, now_ms=shelf.now_ms)
+    return wording.no_answer(ask, wording.unknown_id(ask.art_id) if trouble.code == "NotFound" else trouble)
 
 
 def _resident(shelf: Shelf, entry: Entry, here: Holding, ask: Ask) -> None:

@@ -46,8 +46,10 @@ class CatalogModel:
         art_id = self.aliases.get(name, name)
         row = self.catalog.get(art_id)
         if row is None:
-            gone = LeaseLost("its lease ended") if art_id in self.tombs else NotFound("no such id")
-            return gone.record()
+            kind, why = (LeaseLost, "its lease ended") if art_id in self.tombs else (NotFound, "no such id")
+            if alias is not None:
+                return kind(f"alias {name!r} points at {art_id!r}: {why}", art_id=art_id, alias=name).record()
+            return kind(why).record()
         rows = [ReplicaRow(a, "a", t, "storage-a", 7, row[0], 0) for a, t in sorted(self.claims) if a == art_id]
         if art_id in self.elsewhere:
             rows.append(ReplicaRow(art_id, "b", "host", "storage-b", 9, row[0], 0))

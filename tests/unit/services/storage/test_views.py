@@ -192,6 +192,25 @@ def test_an_alias_set_on_the_name_of_an_ended_lease_is_followed() -> None:
     assert world.answers[reader] == Redirect("y", 5)
 
 
+@pytest.mark.parametrize("under_lease", [False, True])
+def test_who_reads_through_an_alias_of_what_is_gone_hears_what_it_points_at(under_lease: bool) -> None:
+    """Also where the alias has the name that a lease ended under here."""
+    world = leased()
+    world.release("x", 1)
+    world.put("y", "red")
+    world.settle()
+    name = "x" if under_lease else "latest"
+    world.aliases[name] = "y"
+    world.delete("y")
+    world.settle()
+    reader, wish = world.attach(name), world.durable(name)
+    world.settle()
+    for asked in (reader, wish):
+        assert code(world.answers[asked]) == "NotFound"
+        assert f"alias {name!r} points at 'y'" in text(world.answers[asked])
+    world.check_quiet()
+
+
 def test_a_version_borrows_its_bases_segments_and_outlives_it() -> None:
     world = World()
     world.put("x@1", "red")
