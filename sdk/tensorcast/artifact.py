@@ -65,8 +65,8 @@ class Artifact:
         tuples of slices of step 1 (dimensions left out at the end are full, () is all of a tensor); for a lone tensor
         such a tuple alone; None is everything. Bounds count as Python's, but never beyond the size. `rename` (old to
         new) is applied after it. Without `name` nothing is asked of anybody until the first read; with `name` the view
-        is committed as an artifact of its own. In the pool its tensors are strided ones over the map, else only their
-        bytes are read, dense.
+        is committed as an artifact of its own. In the pool its tensors are strided ones over the map. Else only their
+        bytes are read, dense; slices of what lies on our own disk or in a registered memory load all of it first.
 
         Raises what the words alone show at once, the rest (needing shapes) at the first I/O: SliceMismatch (tensor,
         dimension, bounds, size; F4 and F6 can be cut at whole bytes only), NotFound for an unknown name, Invalid for a

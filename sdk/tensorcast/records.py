@@ -32,7 +32,8 @@ class TensorMeta(msgspec.Struct, frozen=True):
 class PutStats(msgspec.Struct, frozen=True):
     """`bytes_total` of the distinct tensors (tied ones count once), `bytes_moved` into the pool, `bytes_copied` once
     more on the way (made contiguous by the caller, or aligned by the storage). `path` is "file", "vm_read" or
-    "socket", and "" where nothing was moved. `ms` is the whole call as the caller saw it."""
+    "socket", "pool" for a committed view, "read" for a view read from elsewhere than the pool, and "" where nothing was
+    moved. `ms` is the whole call as the caller saw it."""
 
     bytes_total: int
     bytes_moved: int
@@ -44,7 +45,7 @@ class PutStats(msgspec.Struct, frozen=True):
 class ArtifactRecord(msgspec.Struct, frozen=True):
     """An artifact in the catalog. `nbytes` in bytes, `created_ms` since the epoch, `places` as "node:tier", `ownership`
     "system", or "lease" for what its registering process owns. `digest` begins with "pending:" until registered files
-    were read once."""
+    were read once. No `places`: nobody alive holds its bytes."""
 
     art_id: str
     digest: str

@@ -53,9 +53,9 @@ class Runtime:
         from the newest version of the same name (the part before "@"). To find out, every tensor is digested;
         `changed` names those that differ from `base`, and then the others are taken from there unread: your word.
 
-        Raises AlreadyExists (other content), Conflict (the id is an alias), BadCheckpoint (names file or tensor),
-        CapacityExceeded, StorageLost (outcome unknown: put again), NoLocalStorage, NotFound (the base), Invalid,
-        Timeout.
+        Raises AlreadyExists (other content, or the id is an alias or registered), BadCheckpoint (names file or tensor),
+        CapacityExceeded, StorageLost (outcome unknown: put again), Unavailable (`durable`, and the storage has no disk
+        tier), NoLocalStorage, NotFound (the base), Invalid, Timeout.
         """
         stored = self._session.put(x, art_id, durable=durable, base=base, changed=changed, deadline_ms=deadline_ms)
         return Artifact(self._session, art_id, stored)
@@ -83,11 +83,11 @@ class Runtime:
 
     def delete(self, art_id: str, *, deadline_ms: int = DEADLINE_MS_DEFAULT) -> None:
         """The id is gone at once; memory that readers still map returns with their last tensor, and what other versions
-        borrowed stays. Raises NotFound, also for an alias: see delete_alias()."""
+        borrowed stays. A lease on it, whosever, ends. Raises NotFound, also for an alias: see delete_alias()."""
         self._session.delete(art_id, deadline_ms=deadline_ms)
 
     def list_artifacts(self, prefix: str = "", *, deadline_ms: int = DEADLINE_MS_DEFAULT) -> list[ArtifactRecord]:
-        """The catalog's artifacts whose ids begin with `prefix`, ordered by id."""
+        """The catalog's artifacts whose ids begin with `prefix`, ordered by id; those that nobody alive holds too."""
         return self._session.list_artifacts(prefix, deadline_ms=deadline_ms)
 
     def set_alias(
@@ -148,6 +148,7 @@ class Runtime:
 
 def connect(addr: str | None = None, *, node: str | None = None, name: str | None = None) -> Runtime:
     """The cluster that `tensorcast up` made on this host (`name`, else TENSORCAST_CLUSTER, else "default"), or the one
-    whose bus is at the NATS URL `addr`. `node` picks a storage where one host runs several; the first one else.
-    Raises NotConnected, with the command that starts a cluster, and NotFound for an unknown node."""
+    whose bus is at the NATS URL `addr`; where neither `addr` nor `name` is given and no cluster runs here, at NATS_URL.
+    `node` picks a storage where one host runs several; the first one else. Raises NotConnected, with the command that
+    starts a cluster; NotFound for an unknown node; NoLocalStorage for a node where the bus has no storage here."""
     return Runtime(open_session(addr, node=node, name=name))

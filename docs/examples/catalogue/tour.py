@@ -1,6 +1,6 @@
 """A tour of the catalogue on the cluster that runs: versions, aliases, views, a lease, the disk.
 
-tensorcast up --detach
+tensorcast up --detach --set storage.disk_path="$HOME/tensorcast-disk"  # any folder on a disk
 python docs/examples/catalogue/tour.py
 """
 

@@ -131,6 +131,8 @@ def _owned(row: ArtifactRow, here: Described | None) -> str:
 
 
 def _here(here: Described) -> str:
+    if here.state == "unknown":
+        return "on this node: nothing of it"
     tiers = f" ({', '.join(here.tiers)})" if here.tiers else ""
     disk = f", {render.size(here.disk_bytes)} on disk" if here.disk_bytes else ""
     return f"on this node: {here.state}{tiers}, mapped {here.pins} times{disk}"

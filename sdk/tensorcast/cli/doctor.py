@@ -128,12 +128,19 @@ def _native_trouble() -> str:
 
 def _folders(words: Words, running: ClusterFile | None) -> Iterator[Finding]:
     folder = _folder(words)
-    yield folders.socket_folder(folder, uid=os.geteuid())
+    yield folders.socket_folder(folder, uid=os.geteuid(), running=running is not None)
     for entry in running.nodes if running else ():
         yield folders.socket(entry.node, entry.socket, uid=os.geteuid())
+    if _is_anothers(words, running):
+        return
     nodes = [entry.node for entry in running.nodes] if running else [NODE_DEFAULT]
     for path in dict.fromkeys(_disk_path(folder, node) for node in nodes):
         yield folders.disk_tier(path, proc=PROC, free_bytes=_free_bytes)
+
+
+def _is_anothers(words: Words, running: ClusterFile | None) -> bool:
+    """Whether its owner shares it with us: then its disk and settings lie where we cannot look, and are not ours."""
+    return running is not None and os.stat(_folder(words)).st_uid != os.geteuid()
 
 
 def _disk_path(folder: str, node: str) -> str:
@@ -162,7 +169,7 @@ def _bus(words: Words, running: ClusterFile | None) -> Iterator[Finding]:
         return  # `up` will start a server of its own, with settings of ours
     word, trouble = probes.ask_server(url)
     yield bus.server(url, word, trouble)
-    if word is None:
+    if word is None or _is_anothers(words, running):
         return
     own = Path(_folder(words), "nats", "nats.conf")
     if running and any(p.process == "nats" for p in running.processes):

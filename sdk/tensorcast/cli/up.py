@@ -60,6 +60,8 @@ def _detached(words: Words, folder: str, command: list[str]) -> int:
             os.close(fd)
         try:
             ready = _wait_ready(words, child, signals)
+            if signals:
+                raise KeyboardInterrupt
         except BaseException:
             _stop(child)
             raise
@@ -67,7 +69,10 @@ def _detached(words: Words, folder: str, command: list[str]) -> int:
         _show(words, ready, folder, time.monotonic() - started)
         return 0
     if child.returncode is not None:
-        raise TensorCastError(f"the cluster did not start (exit code {child.returncode}):\n{_tail(log, seen)}")
+        said = _tail(log, seen)
+        # One line is the supervisor's own word for why; more are something that nobody foresaw.
+        head = f"the cluster did not start (exit code {child.returncode}):\n" if "\n" in said else ""
+        raise TensorCastError(f"{head}{said}")
     _stop(child)
     raise Unavailable(f"the cluster was not ready within {READY_S_MAX:.0f} s and was stopped:\n{_tail(log, seen)}")
 

@@ -107,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
         )
 
     up = command("up", "start a cluster on this host")
-    command("down", "stop the cluster")
+    command("down", "stop the cluster; what only memory holds is gone then")
     command("status", "show processes, memory, disk and health")
     command("doctor", "look at this host: what would keep a cluster from working well, and what to do about it")
     _process_commands(up, command("logs", "show what processes logged"))
@@ -161,7 +161,9 @@ def _artifact_commands(command: Callable[[str, str], argparse.ArgumentParser]) -
 
 def _listing(command: Callable[[str, str], argparse.ArgumentParser]) -> argparse.ArgumentParser:
     ls = command("ls", "list artifacts")
-    ls.add_argument("prefix", nargs="?", metavar="PREFIX", help="only ids that begin so")
+    ls.add_argument(
+        "prefix", nargs="?", metavar="PREFIX", help="only ids that begin so; PLACES `none`: nobody alive holds it"
+    )
     ls.add_argument("--sort", choices=SORTS, help="by what (default: id); largest, most and newest first")
     ls.add_argument("--reverse", action="store_true", help="the other way round")
     ls.add_argument("--tier", choices=TIERS, help="only what has a living replica there")

@@ -241,7 +241,9 @@ def test_an_up_that_is_interrupted_while_it_waits_leaves_no_cluster(tmp_path: Pa
     until = time.monotonic() + WAIT_S_MAX
     while supervisor_of(cluster) is None and child.poll() is None and time.monotonic() < until:
         pass  # it shows up long before the cluster is ready
+    child.send_signal(signal.SIGSTOP)  # so that however slow we are, it is waiting when the signal comes
     child.send_signal(sig)
+    child.send_signal(signal.SIGCONT)
     assert child.wait(WAIT_S_MAX) == 1
     assert supervisor_of(cluster) is None and not (cluster.folder / "cluster.json").exists()
 

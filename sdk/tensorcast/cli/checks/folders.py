@@ -17,8 +17,9 @@ _MEMORY_TYPES = frozenset({"tmpfs", "ramfs"})
 _SOCKET_NAME = "storage-a.sock"
 
 
-def socket_folder(folder: str, *, uid: int) -> Finding:
-    """The cluster folder, there or still to be made: whose it is, who may write to it, and how long its paths get."""
+def socket_folder(folder: str, *, uid: int, running: bool = False) -> Finding:
+    """The cluster folder, there or still to be made: whose it is, who may write to it, and how long its paths get. Of a
+    cluster that is `running` and another's it is enough that we may enter."""
     path = os.path.join(folder, _SOCKET_NAME)
     place = nearest(folder)
     seen = os.stat(place)
@@ -27,6 +28,8 @@ def socket_folder(folder: str, *, uid: int) -> Finding:
     elsewhere = "set XDG_RUNTIME_DIR to a folder of yours (mode 0700)"
     if not stat.S_ISDIR(seen.st_mode):
         return Finding("socket folder", FAIL, f"{place} is no folder", f"remove it, or {elsewhere}")
+    if running and seen.st_uid != uid and not mode & 0o022:
+        return Finding("socket folder", OK, f"{value}: its owner shares it")
     if not os.access(place, os.W_OK | os.X_OK):
         return Finding("socket folder", FAIL, f"{value}: not writable by uid {uid}", elsewhere)
     if place == folder and seen.st_uid != uid:
@@ -57,6 +60,9 @@ def socket(node: str, path: str, *, uid: int) -> Finding:
         return Finding(check, FAIL, f"{value}: no socket", f"remove {path} and run `tensorcast down`, `tensorcast up`")
     if not os.access(path, os.R_OK | os.W_OK):
         return Finding(check, FAIL, f"{value}: not for uid {uid}", _shared(node))
+    if seen.st_uid == uid and seen.st_gid != os.getegid() and seen.st_mode & 0o060 != 0o060:
+        fix = f"tensorcast up --set storage-{node}.socket_mode=0660"
+        return Finding(check, WARN, f"{value}: it has a group whose members are not let in", fix)
     return Finding(check, OK, value)
 
 
