@@ -7,6 +7,7 @@ new segment, from the pool, or where the base is away from what gives it back. T
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -65,6 +66,7 @@ class CommittedViews:
         self._new_ticket = new_ticket
 
     async def take(self, request: int, ask: AskCommitView, *, budget_ms: int) -> None:
+        began = time.monotonic()
         try:
             if ask.durable and self._disk.off_why:
                 raise Unavailable(self._disk.off_why, art_id=ask.art_id)
@@ -79,8 +81,9 @@ class CommittedViews:
         else:
             ticket = self._new_ticket()
             self._jobs.add(ticket, job, request=request)
-            need = job.draft.need_bytes
-            self._post(PutAsked(request, ask.art_id, budget_ms, need, ask.durable, ticket))
+            # What planning and opening took counts: nothing is committed after its asker's time.
+            left_ms = max(0, budget_ms - int((time.monotonic() - began) * 1000))
+            self._post(PutAsked(request, ask.art_id, left_ms, job.draft.need_bytes, ask.durable, ticket))
 
     async def _of_resident(self, ask: AskCommitView, base: Resident) -> PutJob:
         """All of the base is held while this looks at it."""

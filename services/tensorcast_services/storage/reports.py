@@ -44,6 +44,8 @@ class Reporter:
         self._ended = ended
         self._due = ""
         self._facts: dict[tuple[str, str], None] = {}  # ("held" or the tier that is lost, id)
+        self._telling = ""  # whose fact is on its way
+        self._reporting = False
         self._wake = asyncio.Event()
         self._seen: tuple[int, int] | None = None
         self.reports = 0
@@ -62,6 +64,18 @@ class Reporter:
         """ "file" or "disk" is no replica any more."""
         self._facts[(tier, art_id)] = None
         self._wake.set()
+
+    async def settle(self, art_id: str, *, budget_ms: int) -> None:
+        """Returns when the global store has heard what is held of an id, or the budget is over. A drop that is asked
+        for before would meet claims of yesterday, and be refused as that of a last replica."""
+        if not (self._reporting or self._due or self._telling == art_id or ("held", art_id) in self._facts):
+            return
+        here = [claim for claim in self._claims() if claim.art_id == art_id]
+        try:
+            async with asyncio.timeout(budget_ms / 1000):
+                self._ended(_ended_of(here, await self._send(here, full=False)))
+        except (TensorCastError, TimeoutError) as error:
+            self._log.warning("claims_not_settled", art_id=art_id, error=str(error))
 
     def follow(self, event: ArtifactEvent) -> None:
         """Looks for gaps in the global store's events."""
@@ -95,6 +109,7 @@ class Reporter:
         # A lost file is not named, so it is forgotten; a held replica is. What is said meanwhile is told after it.
         self._due = ""
         self._facts.clear()
+        self._reporting = True
         try:
             refused = await self._send(claims, full=True)
             self.reports += 1
@@ -105,6 +120,8 @@ class Reporter:
             # Another report says all of it: the claims, the facts and the changes.
             self._due = self._due or why
             raise
+        finally:
+            self._reporting = False
 
     async def _tell_changes(self, before: Sequence[Claim]) -> None:
         """What was committed, loaded or let go while the report was on its way may have been overwritten by it."""
@@ -121,6 +138,7 @@ class Reporter:
         while self._facts:
             what, art_id = fact = next(iter(self._facts))
             del self._facts[fact]  # before it is told: said once more meanwhile, it is told once more
+            self._telling = art_id
             here = [claim for claim in self._claims() if claim.art_id == art_id]
             try:
                 if what == "held" and here:
@@ -130,6 +148,8 @@ class Reporter:
             except TensorCastError:
                 self._facts[fact] = None
                 raise
+            finally:
+                self._telling = ""
 
     async def _send(self, claims: Sequence[Claim], *, full: bool) -> list[str]:
         """In parts; started over by the caller when the global store changes on the way."""

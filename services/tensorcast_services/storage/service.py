@@ -36,6 +36,7 @@ TICK_MS = 500  # for the signs of life; deadlines have their own alarm
 ANSWER_MARGIN_MS = 50  # what is answered at its deadline must still reach its asker
 SUBSCRIBE_PAUSE_S = 0.5
 FIGURES_PERIOD_S = 1.0
+SETTLE_MS_MAX = 700  # of the second that the core waits for a drop beyond the call itself
 
 
 class StorageService:
@@ -261,6 +262,7 @@ class StorageService:
                 await self._ends.told(effect.art_id, budget_ms=effect.budget_ms)
                 self._post(await self._link.commit(effect))
             case fx.CallDrop():
+                await self._reporter.settle(effect.art_id, budget_ms=SETTLE_MS_MAX)
                 self._post(await self._link.drop(effect))
             case fx.CallDelete():
                 self._post(await self._link.delete(effect))

@@ -33,6 +33,7 @@ class Desk:
         self.stale = False
         self.trouble: list[int] = []  # numbers of messages that fail
         self.heard = 0
+        self.slow: dict[str, asyncio.Event] = {}  # by id: until when its report waits for an answer
         self.news = asyncio.Event()
 
     async def answer(self, body: msgspec.Struct, _caller: Caller) -> msgspec.Struct:
@@ -43,6 +44,9 @@ class Desk:
         if self.heard in self.trouble:
             self.on_report()
             raise Invalid("not now")  # which the link does not repeat by itself
+        if isinstance(body, Report) and body.claims and body.claims[0].art_id in self.slow:
+            self.news.set()
+            await self.slow[body.claims[0].art_id].wait()
         self.told.append(body)
         self.news.set()
         if isinstance(body, DropReplica):
@@ -219,3 +223,22 @@ async def test_a_replaced_incarnation_ends() -> None:
     with pytest.raises(StaleFence):
         async with asyncio.timeout(SLACK_S):
             await reporter.run()
+
+
+async def test_what_a_drop_depends_on_is_told_before_it_though_another_fact_is_slow(
+    desk: tuple[Desk, Reporter],
+) -> None:
+    found, reporter = desk
+    found.claims = [Claim("y", 1, "bb", "host", 4, 1), *(Claim("x", 2, "aa", tier, 4, 1) for tier in ("host", "disk"))]
+    found.slow["y"] = asyncio.Event()
+    reporter.held("y")
+    async with asyncio.timeout(SLACK_S):
+        while not found.heard:
+            found.news.clear()
+            await found.news.wait()
+    reporter.held("x")
+    await reporter.settle("x", budget_ms=int(SLACK_S * 1000))
+    (report,) = found.told
+    assert isinstance(report, Report) and [claim.tier for claim in report.claims] == ["host", "disk"]
+    found.slow["y"].set()
+    await found.until(3)
