@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
 
 import tensorcast as tc
 from tests.support.cluster import Cluster, running_cluster
+
+
+def pytest_configure() -> None:
+    """What starts us in the background (nohup, a shell's `&`) may have had signals ignored, which children inherit;
+    tests of Ctrl-C and hang-ups mean what a terminal does."""
+    for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, usual)
 
 
 @pytest.fixture(scope="session")
