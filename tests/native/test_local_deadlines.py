@@ -14,6 +14,7 @@ from tensorcast_native import Attachment, Client, WaitedTooLong
 from tests.native.local_actor import Actor
 from tests.native.local_storage import MIB, eventually, memory_piece
 from tests.support.slack import SLACK_S
+from tests.support.stopping import stop
 
 DEADLINE_MS = 20_000
 SHORT_MS = 200
@@ -31,7 +32,7 @@ class StoragePeer:
         return self.actor.do(line)
 
     def stop(self) -> None:
-        self.actor.signal(signal.SIGSTOP)
+        stop(self.actor.pid)
 
     def go_on(self) -> None:
         self.actor.signal(signal.SIGCONT)

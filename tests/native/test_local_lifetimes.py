@@ -11,6 +11,7 @@ import pytest
 from tensorcast_native import Client
 from tests.native.local_actor import Actor
 from tests.native.local_storage import MIB, Storage, eventually, pattern
+from tests.support.stopping import stop
 
 CONNECT = "client = Client({path!r}, deadline_ms=20000)"
 ATTACH = "a = client.attach('a', deadline_ms=20000); v = a.view(1, 0, {nbytes})"
@@ -208,7 +209,7 @@ def test_a_client_killed_while_its_put_is_filled_leaves_nothing(storage: Storage
         " rows=b'', deadline_ms=20000)"
     )
     assert eventually(lambda: len(storage.held) == 1)
-    one.signal(signal.SIGSTOP)
+    stop(one.pid)
     storage.answer(storage.held[0])
     one.kill()
     assert eventually(lambda: storage.server.sessions() == [])
@@ -230,7 +231,7 @@ def test_a_client_that_hangs_up_but_still_maps_is_quarantined(storage: Storage, 
 def test_a_stopped_client_holds_up_nobody(storage: Storage, actor: Callable[[], Actor]) -> None:
     stopped, other = actor(), actor()
     stopped.start("[client.call(bytes(MIB), deadline_ms=60000) for _ in range(200)]; out = 'done'")
-    stopped.signal(signal.SIGSTOP)
+    stop(stopped.pid)
     try:
         assert other.do("out = client.call(b'x', deadline_ms=20000)") == (0, b"x")
         assert other.do(ATTACH.format(nbytes=NBYTES)) is None

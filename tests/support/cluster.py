@@ -18,6 +18,7 @@ import tensorcast as tc
 from tensorcast_bus.cluster import ClusterFile, decode_cluster
 from tensorcast_bus.notes import AskStats, StorageStats
 from tensorcast_native import Client, LocalStatus
+from tests.support.stopping import stop
 
 START_S_MAX = 60.0
 RESTART_S_MAX = 30.0
@@ -96,9 +97,12 @@ class Cluster:
         return msgspec.msgpack.decode(body, type=StorageStats)
 
     def kill(self, process: str, *, sig: signal.Signals = signal.SIGKILL) -> int:
-        """Signals a process of the cluster; returns the pid it had."""
+        """Signals a process of the cluster; returns the pid it had. After a SIGSTOP all of it stands still."""
         pid = self.pid(process)
-        os.kill(pid, sig)
+        if sig is signal.SIGSTOP:
+            stop(pid)
+        else:
+            os.kill(pid, sig)
         return pid
 
     def wait_restarted(self, process: str, old_pid: int) -> int:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tensorcast_bus.nats.server import ServerBinary, config_text, find_server, server_url
+from tests.support.stopping import stop
 
 START_S_MAX = 20.0
 PR_SET_PDEATHSIG = 1
@@ -67,7 +68,7 @@ class NatsServer:
 
     def stop(self) -> None:
         """SIGSTOP: it keeps its connections and says nothing."""
-        os.kill(self.pid, signal.SIGSTOP)
+        stop(self.pid)
 
     def cont(self) -> None:
         os.kill(self.pid, signal.SIGCONT)

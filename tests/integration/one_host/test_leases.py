@@ -19,6 +19,7 @@ from tensorcast.runtime import Puttable
 from tests.integration.one_host.leased import ELEMENTS, check, ends, owner
 from tests.support.cluster import Cluster
 from tests.support.slack import SLACK_S
+from tests.support.stopping import stop
 
 ENDED = (LeaseLost, NotFound)
 CHILD_FAILED = 7
@@ -141,7 +142,7 @@ def test_a_stopped_owner_loses_its_lease_when_its_time_has_passed(rt: tc.Runtime
     ttl_s = 3
     with owner(cluster, "le/stopped", elements=ELEMENTS, ttl_s=ttl_s) as mine:
         kept = rt.artifact("le/stopped").tensor_dict()
-        os.kill(mine.pid, signal.SIGSTOP)
+        stop(mine.pid)
         try:
             ends(rt, "le/stopped", ttl_s + SLACK_S)
         finally:

@@ -35,6 +35,7 @@ from tensorcast_bus.messages import (
 from tensorcast_bus.nats.client import connect_bus
 from tensorcast_bus.subjects import Subjects
 from tests.integration.services.running import WAIT_S_MAX, Supervisor, supervisor
+from tests.support.stopping import stop
 
 COMMIT = Subjects.global_store("commit")
 
@@ -236,7 +237,7 @@ async def test_a_stopped_process_counts_as_dead_and_lives_again_when_it_goes_on(
     gateway = up.entry("gateway-0").pid
     async with bus_of(up) as bus:
         assert (await wait_for_worker(bus, "gateway-0", living=True)).pid == gateway
-        os.kill(gateway, signal.SIGSTOP)
+        stop(gateway)
         try:
             await wait_for_worker(bus, "gateway-0", living=False)
         finally:
@@ -249,7 +250,7 @@ async def test_nobody_dies_of_a_stop_of_the_global_store_itself(up: Supervisor) 
         await wait_for_worker(bus, "gateway-0", living=True)
         await bus.request(COMMIT, commit("m@1"), answer=Committed, budget_ms=10_000)
         pid = up.entry("global_store").pid
-        os.kill(pid, signal.SIGSTOP)
+        stop(pid)
         await asyncio.sleep(7)  # longer than the TTL: the stop itself is what is tested
         os.kill(pid, signal.SIGCONT)
         assert [r.living for r in (await first_answer(bus)).replicas] == [True]

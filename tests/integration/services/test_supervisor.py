@@ -17,6 +17,7 @@ from tensorcast_bus.nats.client import connect_bus
 from tensorcast_bus.subjects import Subjects
 from tests.integration.services.running import WAIT_S_MAX, Supervisor, processes_of, supervisor, wait_until
 from tests.support.nats_server import running_nats
+from tests.support.stopping import stop
 
 SERVICES = {"global_store", "gateway-0", "nats"}
 
@@ -111,7 +112,7 @@ def test_children_of_a_killed_supervisor_end_by_themselves(folder: Path) -> None
 
 
 def test_a_child_that_hangs_does_not_keep_the_cluster_from_ending(up: Supervisor) -> None:
-    os.kill(up.entry("gateway-0").pid, signal.SIGSTOP)
+    stop(up.entry("gateway-0").pid)
     assert up.end() == 0
     assert processes_of(up.folder) == []
 
