@@ -15,6 +15,7 @@ import structlog
 from tensorcast_bus.bus import Caller
 from tensorcast_bus.errors import StaleFence, TensorCastError
 from tensorcast_bus.messages import ArtifactEvent
+from tensorcast_bus.notes import MadeDurable
 from tensorcast_bus.subjects import Subjects
 from tensorcast_native import LocalServer, Pool
 from tensorcast_services.effect import Effect
@@ -186,6 +187,9 @@ class StorageService:
     def _perform(self, effect: Effect) -> None:
         local, jobs = self._rooms.local, self._rooms.jobs
         match effect:
+            case fx.Reply(request, MadeDurable() as made):
+                jobs.answered(request)
+                self._rooms.work.spawn(self._reply_durable(request, made))
             case fx.Reply(request, answer):
                 self._rooms.opening.wishes.pop(request, None)
                 jobs.answered(request)
@@ -255,6 +259,11 @@ class StorageService:
         except Exception as error:
             answer = as_trouble(effect.art_id, error).record()
         self._rooms.local.reply(effect.request, answer)
+
+    async def _reply_durable(self, request: int, made: MadeDurable) -> None:
+        """It is on disk; whoever lists it next shall see that."""
+        await self._reporter.settle(made.art_id, budget_ms=SETTLE_MS_MAX)
+        self._rooms.local.reply(request, made)
 
     async def _call(self, effect: fx.CallCommit | fx.CallResolve | fx.CallDrop | fx.CallDelete) -> None:
         match effect:
