@@ -54,6 +54,7 @@ class LeaseEnds:
             self._wake.clear()
             while self._untold:
                 art_id, digest = next(iter(self._untold.items()))
+                del self._untold[art_id]  # before it is told: an end that comes meanwhile is told as well
                 try:
                     await self._link.end_lease(art_id, digest, budget_ms=ASK_MS_MAX)
                 except StaleFence:
@@ -61,11 +62,13 @@ class LeaseEnds:
                 except TensorCastError as error:
                     self._log.warning("lease_end_not_told", art_id=art_id, error=error.text, again=error.retryable)
                     if error.retryable:
+                        self._untold.setdefault(art_id, digest)
                         await asyncio.sleep(PAUSE_S)
                         continue
-                if self._untold.get(art_id) == digest:
+                if art_id not in self._untold:
                     self._forget(art_id)
 
     def _forget(self, art_id: str) -> None:
         self._untold.pop(art_id, None)
-        self._told.pop(art_id).set()
+        if (waited := self._told.pop(art_id, None)) is not None:
+            waited.set()

@@ -18,8 +18,10 @@ class Desk:
         self.told: list[tuple[str, str]] = []
         self.troubles: list[TensorCastError] = []
         self.open = asyncio.Event()
+        self.asked = asyncio.Event()
 
     async def end_lease(self, art_id: str, digest: str, *, budget_ms: int) -> DeletedRow:
+        self.asked.set()
         await self.open.wait()
         if self.troubles:
             raise self.troubles.pop(0)
@@ -59,3 +61,20 @@ async def test_ends_that_find_no_room_are_forgotten_and_hold_nobody_up() -> None
         ends.tell(f"x{number}", "aa")
     async with asyncio.timeout(SLACK_S):
         await ends.told("x0", budget_ms=int(4000 * SLACK_S))
+
+
+async def test_an_end_that_comes_while_one_of_the_same_content_is_told_is_told_as_well() -> None:
+    desk = Desk()
+    ends = LeaseEnds(desk)  # type: ignore[arg-type]
+    running = asyncio.create_task(ends.run())
+    try:
+        ends.tell("x", "aa")
+        async with asyncio.timeout(SLACK_S):
+            await desk.asked.wait()
+        ends.tell("x", "aa")
+        desk.open.set()
+        async with asyncio.timeout(SLACK_S):
+            await ends.told("x", budget_ms=int(4000 * SLACK_S))
+        assert desk.told == [("x", "aa")] * 2
+    finally:
+        running.cancel()
