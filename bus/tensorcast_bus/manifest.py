@@ -14,6 +14,8 @@ import msgspec
 
 MANIFEST_VERSION = 1
 MANIFEST_BYTES_MAX = 256 << 20
+PENDING = "pending:"
+"""Begins what stands for the content digest of registered files until they were read once; 32 hex digits follow."""
 
 
 class SourceFile(msgspec.Struct, frozen=True, array_like=True):
@@ -85,6 +87,10 @@ def with_digests(draft: Manifest, digests: Sequence[bytes]) -> Manifest:
     """The finished manifest; `digests` in the order of the draft's tensors."""
     rows = tuple(msgspec.structs.replace(t, digest=d) for t, d in zip(draft.tensors, digests, strict=True))
     return msgspec.structs.replace(draft, tensors=rows)
+
+
+def is_pending(digest: str) -> bool:
+    return digest.startswith(PENDING)
 
 
 def content_digest(manifest: Manifest) -> str:

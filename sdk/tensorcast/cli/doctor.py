@@ -88,6 +88,7 @@ def _host(running: ClusterFile | None) -> Iterator[Finding]:
     yield system.open_files(*resource.getrlimit(resource.RLIMIT_NOFILE))
     yield system.ptrace(PROC, probes.vm_read())
     before = _clocks()
+    # A clock that steps, or runs off the others, shows only between two readings.
     time.sleep(_CLOCK_PAUSE_S)
     yield system.clock(before, _clocks(), started_ms=running.started_ms if running else None)
 

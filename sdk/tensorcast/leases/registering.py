@@ -19,12 +19,12 @@ from tensorcast.drafts.draft import Draft
 from tensorcast.drafts.intake import NESTING_MAX
 from tensorcast.leases.lease import Lease
 from tensorcast.leases.renewal import shared_renewal
-from tensorcast.leases.tenure import PENDING, Tenure
+from tensorcast.leases.tenure import Tenure
 from tensorcast.local import StorageLink
 from tensorcast.puts import draft_of, is_path
 from tensorcast.records import PutStats
 from tensorcast_bus.errors import BadCheckpoint, Invalid
-from tensorcast_bus.manifest import content_digest
+from tensorcast_bus.manifest import PENDING, content_digest
 from tensorcast_bus.notes import Leased, LeaseDraft
 
 TTL_S_DEFAULT = 60

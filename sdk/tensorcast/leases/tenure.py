@@ -18,10 +18,9 @@ from tensorcast.deadline import Deadline
 from tensorcast.drafts.draft import Draft
 from tensorcast.local import StorageLink
 from tensorcast_bus.errors import AlreadyExists, Conflict, Invalid, LeaseLost, NotFound, TensorCastError
+from tensorcast_bus.manifest import is_pending
 from tensorcast_bus.notes import AskRelease, AskRenew, Deleted, Leased, LeaseDraft, Renewed
 from tensorcast_native import Ticket
-
-PENDING = "pending:"
 
 
 class Tenure:
@@ -148,7 +147,7 @@ class Tenure:
             # With the digests of then: they are what was promised, and the storage compares them at its first read.
             self._register(deadline)
         except (Conflict, Invalid) as refused:
-            if isinstance(refused, AlreadyExists) and self.digest.startswith(PENDING):
+            if isinstance(refused, AlreadyExists) and is_pending(self.digest):
                 # Files that were read have a real digest in the catalog, for as long as it waits for their lease.
                 raise
             self._lose(f"its storage was restarted and would not have it again: {refused.text}")

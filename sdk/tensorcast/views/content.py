@@ -17,14 +17,12 @@ from tensorcast.records_local import About, Attached
 from tensorcast.views.part import Part, boxes_of
 from tensorcast.views.spec import Step
 from tensorcast_bus.errors import LocalProtocolError, NotFound, ProtocolError
-from tensorcast_bus.manifest import Manifest, TensorRow, content_digest, decode_manifest
+from tensorcast_bus.manifest import Manifest, TensorRow, content_digest, decode_manifest, is_pending
 from tensorcast_bus.notes import Box, ViewWish
 
 if TYPE_CHECKING:
     from tensorcast.session import Session
     from tensorcast_native import Attachment
-
-PENDING = "pending:"
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ class Content:
         """Digest and manifest that boxes may be made for. Asked for once: whoever reads them is told if they changed.
         A pending digest becomes another one any time, so it is asked for again."""
         known = self._known
-        if known is None or known.digest.startswith(PENDING):
+        if known is None or is_pending(known.digest):
             known = self._learn(self._attach(deadline, manifest_only=True), deadline)
         return known.digest, known.manifest
 
@@ -123,7 +121,7 @@ class Content:
         told = known.digest if known else self._told
         if not told or now.digest == told:
             return
-        if PENDING in (told[: len(PENDING)], now.digest[: len(PENDING)]) and (
+        if (is_pending(told) or is_pending(now.digest)) and (
             known is None or _same_files(known.manifest, now.manifest)
         ):
             return

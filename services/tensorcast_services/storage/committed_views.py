@@ -6,7 +6,6 @@ new segment, from the pool, or where the base is away from what gives it back. T
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Sequence
 
@@ -18,7 +17,7 @@ from tensorcast_bus.notes import AskCommitView
 from tensorcast_services.storage.boxes import Cut, cut_boxes
 from tensorcast_services.storage.core.events import PutAsked
 from tensorcast_services.storage.disk import Disk
-from tensorcast_services.storage.draft_rows import DIGEST_BYTES, KEY_CHARS
+from tensorcast_services.storage.draft_rows import DIGEST_BYTES, new_key
 from tensorcast_services.storage.drafts import Draft, room_bytes
 from tensorcast_services.storage.floor import Floor
 from tensorcast_services.storage.jobs import PutJob
@@ -111,7 +110,7 @@ class CommittedViews:
             self._opening.let_go(cutting.reading)
             raise
         cutting.reading.plan = plan
-        segments = (SegmentRow(plan.segment_bytes[0], key=_new_key()),)
+        segments = (SegmentRow(plan.segment_bytes[0], key=new_key()),)
         manifest = Manifest(MANIFEST_VERSION, ask.art_id, segments, tuple(rows), cutting.manifest.metadata)
         known = {cut.name: cut.row.digest for cut in cutting.cuts if cut.whole}
         return PutJob(ask.art_id, _draft(ask, _Made(manifest, plan, {})), "pool", cutting.reading, known=known)
@@ -126,7 +125,7 @@ class CommittedViews:
         rows, plan = view_image([_where_it_lies(cut) for cut in copied], spans) if copied else ([], None)
         if plan is not None:
             plan = msgspec.structs.replace(plan, sources=tuple(needed))
-        new = [SegmentRow(plan.segment_bytes[0], key=_new_key())] if plan is not None else []
+        new = [SegmentRow(plan.segment_bytes[0], key=new_key())] if plan is not None else []
         numbers = sorted({cut.row.segment for cut in lent})
         place = {number: len(new) + at for at, number in enumerate(numbers)}
         segments = (*new, *(SegmentRow(manifest.segments[n].nbytes, key=manifest.segments[n].key) for n in numbers))
@@ -162,10 +161,6 @@ def _draft(ask: AskCommitView, made: _Made) -> Draft:
         borrowed=tuple(made.manifest.segments[n].key for n in made.borrowed),
         base_checked=True,
     )
-
-
-def _new_key() -> str:
-    return secrets.token_hex(KEY_CHARS // 2)
 
 
 def _where_it_lies(cut: Cut) -> Cut:

@@ -8,7 +8,6 @@ segment keeps it. Nothing here is urgent: whatever fails is given up and undone,
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
 
@@ -17,12 +16,12 @@ import structlog
 from tensorcast_bus.manifest import Manifest, decode_manifest, encode_manifest
 from tensorcast_native import FillDone, LocalServer, Pool, PoolFull
 from tensorcast_services.storage.compaction_plan import CompactionPlan, plan_compaction
+from tensorcast_services.storage.draft_rows import new_key
 from tensorcast_services.storage.residents import Resident, Residents
 
 # Numbers of the core's runs grow from 0, and the local server's requests begin at 2**32.
 TOKEN_FIRST = 1 << 31
 TOKENS = 1 << 30
-KEY_BYTES = 16
 
 T = TypeVar("T")
 
@@ -123,7 +122,7 @@ class Compactor:
 
     def _plan(self, key: str, users: tuple[Resident, ...]) -> CompactionPlan | None:
         manifests = [self._manifest(user) for user in users]
-        return plan_compaction(key, manifests, new_key=secrets.token_hex(KEY_BYTES))
+        return plan_compaction(key, manifests, new_key=new_key())
 
     def _manifest(self, user: Resident) -> Manifest:
         return decode_manifest(self._pool.read(user.manifest_segment, 0, user.manifest_bytes))

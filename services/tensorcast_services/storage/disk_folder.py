@@ -224,6 +224,7 @@ class DiskFolder:
 
     def _remove_data(self, key: str) -> None:
         self.bytes -= self._sizes.pop(key, 0)
+        self._distrusted.discard(key)
         self.path(key).unlink(missing_ok=True)
 
 

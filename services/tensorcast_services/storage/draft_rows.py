@@ -6,6 +6,7 @@ name of its own. Rows in borrowed segments (the last ones, from number `new` on)
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from string import hexdigits
 
@@ -18,6 +19,13 @@ DIMS_MAX = 64
 BYTES_MAX = 1 << 60
 DIGEST_BYTES = 16
 KEY_CHARS = 32
+
+
+def new_key() -> str:
+    """A name for a segment that nothing else has."""
+    return secrets.token_hex(KEY_CHARS // 2)
+
+
 GAP_BYTES_MAX = 64  # between copies, which lie at multiples of it
 _HEX = frozenset(hexdigits.lower())
 

@@ -8,7 +8,6 @@ are borrowed: borrowing.py compares them with the base's manifest, and whoever s
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 
 import msgspec
@@ -17,9 +16,11 @@ from tensorcast_bus.errors import Invalid, LocalProtocolError, MessageTooLarge
 from tensorcast_bus.ids import check_art_id
 from tensorcast_bus.manifest import (
     MANIFEST_VERSION,
+    PENDING,
     Manifest,
     content_digest,
     encode_manifest,
+    is_pending,
 )
 from tensorcast_bus.notes import Draft as Note
 from tensorcast_bus.notes import LeaseDraft, PutDraft
@@ -31,6 +32,7 @@ from tensorcast_services.storage.draft_rows import (
     check_rows,
     check_segments,
     is_hex,
+    new_key,
 )
 from tensorcast_services.storage.load_plan import pack_rows, plan_load, same_pieces
 from tensorcast_services.storage.sources import files_of
@@ -38,7 +40,6 @@ from tensorcast_services.storage.sources import files_of
 SEGMENTS_MAX = 4096
 TTL_MS_MIN = 1_000
 TTL_MS_MAX = 7 * 24 * 3_600_000
-PENDING = "pending:"
 SLOT_BYTES_MAX = 256 << 10
 BLOCK_BYTES = 2 << 20
 
@@ -116,7 +117,7 @@ def read_lease(
     if draft.borrowed:
         raise Invalid(f"the lease of {art_id!r} borrows segments; only a put can", art_id=art_id)
     if draft.from_files:
-        good = note.digest.startswith(PENDING) and is_hex(note.digest[len(PENDING) :])
+        good = is_pending(note.digest) and is_hex(note.digest[len(PENDING) :])
         wanted = f"{PENDING!r} and {KEY_CHARS} hex digits, as for files that nobody has read"
     else:
         if any(segment.file is not None or segment.aside for segment in draft.manifest.segments):
@@ -162,7 +163,7 @@ def _read(
     used = {row.segment for row in manifest.tensors if row.nbytes}
     if not used.issuperset(range(new, len(manifest.segments))):
         raise Invalid(f"{art_id!r} borrows segments in which none of its tensors lies", art_id=art_id)
-    brought = tuple(msgspec.structs.replace(row, key=_new_key()) for row in manifest.segments[:new])
+    brought = tuple(msgspec.structs.replace(row, key=new_key()) for row in manifest.segments[:new])
     manifest = msgspec.structs.replace(manifest, segments=brought + manifest.segments[new:])
     undigested = sum(1 for row in manifest.tensors if not row.digest)
     manifest_bytes = len(encode_manifest(manifest)) + DIGEST_BYTES * undigested
@@ -175,10 +176,6 @@ def _read(
         source == "file" and _from_files(manifest),
         borrowed=tuple(row.key for row in manifest.segments[new:]),
     )
-
-
-def _new_key() -> str:
-    return secrets.token_hex(KEY_CHARS // 2)
 
 
 def _check_frame(manifest: Manifest, *, art_id: str, segment_bytes: Sequence[int], tensors_max: int, new: int) -> None:

@@ -10,13 +10,12 @@ from collections.abc import Callable
 
 import msgspec
 
-from tensorcast_bus.errors import BadCheckpoint, LeaseLost, StorageLost, TensorCastError
-from tensorcast_bus.manifest import Manifest, TensorRow, encode_manifest, with_digests
+from tensorcast_bus.errors import BadCheckpoint, StorageLost, TensorCastError
+from tensorcast_bus.manifest import TensorRow, encode_manifest, with_digests
 from tensorcast_services.storage import sealing
 from tensorcast_services.storage.core.events import Sealed
 from tensorcast_services.storage.disk import Disk
 from tensorcast_services.storage.disk_folder import damaged
-from tensorcast_services.storage.draft_rows import DIGEST_BYTES
 from tensorcast_services.storage.floor import Floor
 from tensorcast_services.storage.jobs import Job, LeaseJob, LoadJob, PutJob, ViewJob, all_segments
 from tensorcast_services.storage.kept import Finished
@@ -78,7 +77,9 @@ class Finishing:
         self._pool.write(manifest_segment, 0, blob)
         self._pool.seal(manifest_segment)
         keys = await self._work.compute(lambda: tuple(row.key for row in job.manifest.segments))
-        self._sealed(Resident(job.art_id, summary.digest, manifest_segment, len(blob), segments, keys))
+        # What was filled from a put or a registration is in use from end to end; a load may bring back sparse segments.
+        own = len(job.fill.segments) if isinstance(job, PutJob | LeaseJob) else 0
+        self._sealed(Resident(job.art_id, summary.digest, manifest_segment, len(blob), segments, keys, brought=own))
         return Sealed(ticket, summary.digest, summary.nbytes, summary.tensors, summary.files, in_file)
 
     async def _finish_lease(self, job: LeaseJob, digests: bytes, segments: tuple[int, ...]) -> tuple[Summary, bytes]:
@@ -93,7 +94,7 @@ class Finishing:
     async def _finish_load(self, job: LoadJob, digests: bytes, segments: tuple[int, ...]) -> tuple[Summary, bytes]:
         filled = await self._work.compute(lambda: rows_filled(job.manifest, borrowed=job.borrowed))
         if job.reading.where == "disk" or job.reading.memory:
-            if (row := await self._work.compute(lambda: _other_row(filled, digests))) is not None:
+            if (row := await self._work.compute(lambda: sealing.other_row(filled, digests))) is not None:
                 raise SourceTrouble(self._damaged(job, row), lost=True)
         else:
             await self._check_headers(job, segments)
@@ -104,13 +105,13 @@ class Finishing:
     def _damaged(self, job: LoadJob, row: TensorRow) -> TensorCastError:
         name = row.name[:200]
         if job.reading.where == "lease":
-            return _owner_wrote(job.art_id, f"tensor {name!r} has other bytes than when it was registered")
+            return sealing.owner_wrote(job.art_id, f"tensor {name!r} has other bytes than when it was registered")
         image = row.copied_from[0] if row.copied_from is not None else row.segment
         path = self._disk.distrust(job.manifest.segments[image].key)
         return damaged(job.art_id, f"tensor {name!r} in {path} has other bytes")
 
     def _finish_view(self, job: ViewJob, digests: bytes) -> tuple[Summary, bytes]:
-        split = [digests[i : i + DIGEST_BYTES] for i in range(0, len(digests), DIGEST_BYTES)]
+        split = sealing.split_digests(digests)
         for row, digest in zip(job.manifest.tensors, split, strict=True):
             if row.digest and row.digest != digest:
                 what = f"tensor {row.name[:200]!r} has other bytes than when it was put or registered"
@@ -126,19 +127,12 @@ class Finishing:
         await self._work.compute(lambda: sealing.check_headers(job.art_id, job.manifest, first_bytes))
 
 
-def _other_row(manifest: Manifest, digests: bytes) -> TensorRow | None:
-    for number, row in enumerate(manifest.tensors):
-        if digests[number * DIGEST_BYTES : (number + 1) * DIGEST_BYTES] != row.digest:
-            return row
-    return None
-
-
 def _check_known(job: PutJob, digests: bytes) -> None:
     """SourceTrouble when a whole tensor that a view takes from elsewhere than the pool is not what it was."""
     brought = [row for row in job.manifest.tensors if row.segment not in job.borrowed] if job.known else []
-    for number, row in enumerate(brought):
+    for row, digest in zip(brought, sealing.split_digests(digests) if brought else (), strict=True):
         known = job.known.get(row.name)
-        if known and known != digests[number * DIGEST_BYTES : (number + 1) * DIGEST_BYTES]:
+        if known and known != digest:
             where = job.reading.where if job.reading is not None else "pool"
             text = (
                 f"tensor {row.name[:200]!r} of the view {job.art_id!r} was read from its base's {where} copy with other"
@@ -146,19 +140,11 @@ def _check_known(job: PutJob, digests: bytes) -> None:
             raise SourceTrouble(BadCheckpoint(f"{text} bytes than the base has; put the base again"), lost=False)
 
 
-def _owner_wrote(art_id: str, what: str) -> LeaseLost:
-    return LeaseLost(
-        f"the lease on {art_id!r} has ended: {what}; owners must not write to what they registered: register it again, "
-        "or put it",
-        art_id=art_id,
-    )
-
-
 def _view_trouble(job: ViewJob, what: str) -> TensorCastError:
     match job.reading.where:
         case "disk":
             return damaged(job.art_id, what)
         case "lease" if job.reading.memory:
-            return _owner_wrote(job.art_id, what)
+            return sealing.owner_wrote(job.art_id, what)
         case _:
             return changed_file(job.art_id, what)

@@ -7,7 +7,6 @@ the core says which is read. Every piece of work ends in one event or in one ans
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -19,7 +18,7 @@ from tensorcast_bus.manifest import Manifest, encode_manifest
 from tensorcast_services.storage import sources
 from tensorcast_services.storage.core.events import FilesChecked, Identity, Restored
 from tensorcast_services.storage.disk import Disk
-from tensorcast_services.storage.draft_rows import KEY_CHARS
+from tensorcast_services.storage.draft_rows import new_key
 from tensorcast_services.storage.file_threads import Place, place_of
 from tensorcast_services.storage.floor import Floor
 from tensorcast_services.storage.reading import FileHandle
@@ -62,7 +61,7 @@ class Origins:
             return await self._work.read(lambda: folder.open_all(art_id, [(row.key, row.nbytes) for row in rows]))
         files = [(f.path, f.device, f.inode, f.size, f.mtime_ns) for row in rows if (f := row.file) is not None]
         fds = await self._work.touch(files, lambda: sources.open_all(art_id, files))
-        return [(fd, *seen) for fd, (_, *seen) in zip(fds, files, strict=True)]  # type: ignore[misc]  # the length
+        return [(fd, dev, ino, size, mtime) for fd, (_, dev, ino, size, mtime) in zip(fds, files, strict=True)]
 
     def remove(self, art_id: str, tier: str = "") -> None:
         """What would bring it back from `tier`, or at all."""
@@ -172,8 +171,5 @@ def _with_keys(manifest: Manifest) -> Manifest:
     """Sidecars from before segments had names: they get theirs now."""
     if all(row.key for row in manifest.segments):
         return manifest
-    rows = (
-        row if row.key else msgspec.structs.replace(row, key=secrets.token_hex(KEY_CHARS // 2))
-        for row in manifest.segments
-    )
+    rows = (row if row.key else msgspec.structs.replace(row, key=new_key()) for row in manifest.segments)
     return msgspec.structs.replace(manifest, segments=tuple(rows))

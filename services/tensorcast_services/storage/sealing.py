@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tensorcast_bus.errors import LeaseLost, LocalProtocolError
-from tensorcast_bus.manifest import Manifest, content_digest, encode_manifest, with_digests
+from tensorcast_bus.manifest import Manifest, TensorRow, content_digest, encode_manifest, with_digests
 from tensorcast_native import xxh3_128
 from tensorcast_services.storage.draft_rows import DIGEST_BYTES
 from tensorcast_services.storage.drafts import Draft, LeasePlan
@@ -34,25 +34,19 @@ def finish_lease(plan: LeasePlan, digests: bytes) -> tuple[Summary, Manifest, by
     art_id = draft.manifest.art_id
     if draft.from_files:
         manifest = _with_digests(draft, digests)
-    elif digests == b"".join(row.digest for row in draft.manifest.tensors):
+    elif (row := other_row(draft.manifest, digests)) is None:
         manifest = draft.manifest
     else:
-        raise SourceTrouble(
-            LeaseLost(
-                f"the lease on {art_id!r} has ended: {_first_difference(draft.manifest, digests)} than when its owner "
-                "registered it; owners must not write to what they registered: register it again, or put it",
-                art_id=art_id,
-            ),
-            lost=True,
-        )
+        what = f"tensor {row.name[:200]!r} has other bytes than when it was registered"
+        raise SourceTrouble(owner_wrote(art_id, what), lost=True)
     summary, blob = _finished(art_id, draft, manifest)
     return summary, manifest, blob
 
 
 def check_load(job: LoadJob, digests: bytes) -> Summary:
     """SourceTrouble when the file gave other bytes than it once had, whatever its size and time say."""
-    if digests != b"".join(row.digest for row in job.manifest.tensors):
-        what = f"{_first_difference(job.manifest, digests)}, though size and time of the file are the same"
+    if (row := other_row(job.manifest, digests)) is not None:
+        what = f"tensor {row.name!r} has other bytes, though size and time of the file are the same"
         raise SourceTrouble(changed_file(job.art_id, what), lost=True)
     return job.summary
 
@@ -69,6 +63,14 @@ def check_headers(art_id: str, manifest: Manifest, read: Callable[[int, int], by
             raise SourceTrouble(changed_file(art_id, what), lost=True)
 
 
+def owner_wrote(art_id: str, what: str) -> LeaseLost:
+    return LeaseLost(
+        f"the lease on {art_id!r} has ended: {what}; owners must not write to what they registered: register it again, "
+        "or put it",
+        art_id=art_id,
+    )
+
+
 def _finished(art_id: str, draft: Draft, manifest: Manifest) -> tuple[Summary, bytes]:
     blob = encode_manifest(manifest)
     assert len(blob) == draft.manifest_bytes
@@ -79,7 +81,7 @@ def _finished(art_id: str, draft: Draft, manifest: Manifest) -> tuple[Summary, b
 
 def _with_digests(draft: Draft, digests: bytes) -> Manifest:
     """Fills in the rows that have none, in order."""
-    manifest, split = draft.manifest, _split(digests)
+    manifest, split = draft.manifest, split_digests(digests)
     wanted = sum(1 for row in manifest.tensors if not row.digest)
     if len(split) != wanted:
         raise LocalProtocolError(
@@ -91,12 +93,13 @@ def _with_digests(draft: Draft, digests: bytes) -> Manifest:
     return with_digests(manifest, [row.digest or next(found) for row in manifest.tensors])
 
 
-def _split(digests: bytes) -> list[bytes]:
+def split_digests(digests: bytes) -> list[bytes]:
+    """As the native floor packs them, one a row."""
     return [digests[i : i + DIGEST_BYTES] for i in range(0, len(digests), DIGEST_BYTES)]
 
 
-def _first_difference(manifest: Manifest, digests: bytes) -> str:
-    for row, digest in zip(manifest.tensors, _split(digests), strict=False):
-        if row.digest != digest:
-            return f"tensor {row.name!r} has other bytes"
-    return "the number of its tensors differs"
+def other_row(manifest: Manifest, digests: bytes) -> TensorRow | None:
+    """The first row that has another digest than was found; None where all are the same."""
+    found = split_digests(digests)
+    assert len(found) == len(manifest.tensors), "the native floor digests the very rows that it was given"
+    return next((row for row, digest in zip(manifest.tensors, found, strict=True) if row.digest != digest), None)

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import msgspec
 import pytest
@@ -190,12 +191,16 @@ def test_of_twenty_versions_the_last_three_take_twice_their_bytes_at_most(mine: 
         living = {(n, stamp, sizes[n]) for stamps_of, _ in alive.values() for n, stamp in enumerate(stamps_of)}
         most = 2 * sum(nbytes for _, _, nbytes in living) + ROUNDING_BYTES_A_SEGMENT * (2 + len(living))
         wait_until(
-            lambda most=most: _in_use(own) <= most,  # type: ignore[misc]
+            partial(_fits, own, most),
             f"version {number}: {_in_use(own) / MIB:.1f} of at most {most / MIB:.1f} MiB",
         )
     assert own.storage_stats().compactions > 0
     for art_id, (_, wanted) in alive.items():
         check_equal(mine, art_id, wanted)
+
+
+def _fits(cluster: Cluster, most: float) -> bool:
+    return _in_use(cluster) <= most
 
 
 def _in_use(cluster: Cluster) -> int:

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -18,11 +17,11 @@ from tensorcast.errors import AlreadyExists, LeaseLost, NotFound, TensorCastErro
 from tensorcast.runtime import Puttable
 from tests.integration.one_host.leased import ELEMENTS, check, ends, owner
 from tests.support.cluster import Cluster
+from tests.support.forks import in_a_forked_child
 from tests.support.slack import SLACK_S
 from tests.support.stopping import stop
 
 ENDED = (LeaseLost, NotFound)
-CHILD_FAILED = 7
 
 
 def test_registered_memory_is_read_where_it_lies_by_another_process(rt: tc.Runtime, cluster: Cluster) -> None:
@@ -159,18 +158,6 @@ def test_a_short_lease_outlives_many_of_its_times(rt: tc.Runtime, cluster: Clust
         while time.monotonic() < end:
             check(rt.artifact("le/short").tensor_dict())
         assert "error" not in mine.tell("renew")
-
-
-def in_a_forked_child(work: Callable[[], None]) -> None:
-    pid = os.fork()
-    if pid == 0:
-        code = CHILD_FAILED
-        try:
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def test_a_forked_child_neither_renews_nor_releases_its_parents_lease(rt: tc.Runtime) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,8 +15,7 @@ import torch
 
 import tensorcast as tc
 from tests.support.cluster import Cluster
-
-CHILD_FAILED = 7
+from tests.support.forks import CHILD_FAILED, in_a_forked_child
 
 
 @pytest.fixture(autouse=True)
@@ -26,18 +25,6 @@ def one_torch_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-def in_a_forked_child(check: Callable[[], None]) -> None:
-    pid = os.fork()
-    if pid == 0:
-        code = CHILD_FAILED
-        try:
-            check()
-            code = 0
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def test_a_forked_child_puts_and_reads_and_keeps_its_parents_tensors(rt: tc.Runtime) -> None:

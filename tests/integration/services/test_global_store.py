@@ -194,7 +194,7 @@ async def test_of_many_who_compare_and_set_an_alias_one_wins_each_time_also_over
             try:
                 return await bus.request(gateway("set_alias"), ask, answer=AliasRow, budget_ms=10_000, idem=idem)
             except Unavailable:
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.01)  # its process is being started again; each try has a budget of its own
 
     async with bus_of(up) as bus:
         for number in range(steps + 1):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -27,16 +26,6 @@ from tests.integration.storage.house import (
 from tests.integration.storage.test_storage import MIB, a_file
 
 EVERYBODY = ("storage-a", "global_store", "nats")
-
-
-@pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
-    found = House(tmp_path)
-    try:
-        found.open()
-        yield found
-    finally:
-        found.close()
 
 
 def settled(house: House, **settings: object) -> House:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -37,16 +36,6 @@ from tests.integration.storage.house import (
 )
 
 MIB = 1 << 20
-
-
-@pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
-    found = House(tmp_path)
-    try:
-        found.open()
-        yield found
-    finally:
-        found.close()
 
 
 def a_file(folder: Path, name: str, nbytes: int) -> Path:

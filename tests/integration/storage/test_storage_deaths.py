@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,16 +35,6 @@ put_memory(client, "x", {"t": bytes(48 << 20)})
 print("done", flush=True)
 sys.stdin.read()
 """
-
-
-@pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
-    found = House(tmp_path)
-    try:
-        found.open()
-        yield found
-    finally:
-        found.close()
 
 
 def test_a_storage_that_was_killed_comes_back_with_what_lies_in_files(house: House) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -35,16 +34,6 @@ from tests.integration.storage.house import (
 from tests.integration.storage.test_storage import MIB, a_file
 
 _PIECE, _ROW = struct.Struct("<IIQQQII"), struct.Struct("<IIQQ")
-
-
-@pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
-    found = House(tmp_path)
-    try:
-        found.open()
-        yield found
-    finally:
-        found.close()
 
 
 def put_manifest(

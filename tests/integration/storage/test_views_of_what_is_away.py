@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -27,16 +25,6 @@ from tests.integration.storage.house import (
     stats,
 )
 from tests.integration.storage.test_storage import MIB, a_file
-
-
-@pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
-    found = House(tmp_path)
-    try:
-        found.open()
-        yield found
-    finally:
-        found.close()
 
 
 def away(house: House) -> Client:

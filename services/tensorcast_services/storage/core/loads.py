@@ -8,14 +8,13 @@ on once it copies (the next attach finds it warm), and is given up while it only
 from __future__ import annotations
 
 from tensorcast_bus.errors import BadCheckpoint, from_record
+from tensorcast_bus.manifest import is_pending
 from tensorcast_services.storage.core import leases, line, sources, stopping
 from tensorcast_services.storage.core.effects import OpenFiles, Publish, Seal, TellHeld
 from tensorcast_services.storage.core.events import Filled, RunFailed, Sealed
 from tensorcast_services.storage.core.holdings import source_of
 from tensorcast_services.storage.core.phases import Cue
 from tensorcast_services.storage.core.shelf import Ask, Entry, Run, Shelf
-
-PENDING = "pending:"
 
 
 def begin(shelf: Shelf, entry: Entry, ask: Ask) -> None:
@@ -47,7 +46,7 @@ def filled(shelf: Shelf, entry: Entry, run: Run, event: Filled) -> None:
 def sealed(shelf: Shelf, entry: Entry, run: Run, event: Sealed) -> None:
     here = entry.holding
     assert run.manifest_segment is not None and here is not None
-    if here.digest.startswith(PENDING):
+    if is_pending(here.digest):
         here.was, here.digest = here.digest, event.digest
     elif here.digest != event.digest:
         text = f"{entry.art_id!r} was read again and is {event.digest}; it was {here.digest}: its source has changed"

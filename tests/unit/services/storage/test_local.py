@@ -216,6 +216,10 @@ def test_what_is_mapped_is_not_withdrawn_and_an_attach_of_what_is_gone_is_answer
     (request,) = floor.events(1)
     floor.local.attach_now(request.id)
     floor.threads[-1].join(SLACK_S)
-    ((status, body),) = floor.answers  # type: ignore[misc]
-    record = msgspec.msgpack.decode(body, type=ErrorRecord)  # type: ignore[has-type]
-    assert status == LocalStatus.FAILED and record.code == "StorageLost"  # type: ignore[has-type]
+    assert len(floor.answers) == 1
+    answer = floor.answers[0]
+    assert isinstance(answer, tuple)
+    status, body = answer
+    assert isinstance(body, bytes)
+    record = msgspec.msgpack.decode(body, type=ErrorRecord)
+    assert status == LocalStatus.FAILED and record.code == "StorageLost"
